@@ -1,0 +1,42 @@
+"""The backends: what can run a problem, the order in which they are asked, and the protocol they keep.
+
+A backend answers with all its reasons against a problem; an empty list means that it can run it. The same list drives
+dispatch, error texts, test skips and `explain`.
+"""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from sepconv.device import Device
+from sepconv.problem import Operands, Options, Problem
+
+
+class Backend(Protocol):
+    """What dispatch asks of a backend. A backend keeps no state that a call could change the meaning of."""
+
+    name: str
+
+    def unavailable(self, device: Device) -> list[str]:
+        """Why this backend cannot run anything on this device; empty where it can."""
+
+    def reasons(self, problem: Problem, device: Device) -> list[str]:
+        """Why this backend cannot run this problem on this device; empty where it can."""
+
+    def is_ready(self, problem: Problem, device: Device) -> bool:
+        """Whether a call would run at once, with nothing left to compile or to tune."""
+
+    def forward(self, problem: Problem, operands: Operands, options: Options) -> Tensor:
+        """y in a fresh tensor with the shape and the strides that the problem names."""
+
+    def gradients(
+        self, problem: Problem, grad: Tensor, operands: Operands, options: Options, wanted: list[bool]
+    ) -> list[Tensor]:
+        """The wanted gradients of x, both weights and both biases, each in a fresh tensor."""
+
+
+def all_backends() -> tuple[Backend, ...]:
+    """Every backend, the fastest first; the last one runs every right call."""
+    from sepconv.backends.eager import EagerBackend
+
+    return (EagerBackend(),)

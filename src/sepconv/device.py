@@ -1,0 +1,122 @@
+"""What the machine is: a device as a frozen record, and PyTorch's own switch for float32 on it."""
+
+import contextlib
+import os
+import platform
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device that a tensor can live on.
+
+    `kind` is PyTorch's device type ('cpu', 'cuda', ...), `name` is the maker's, `capability` the CUDA compute capability,
+    `units` the number of SMs or of CPU threads that PyTorch uses, `memory` bytes in all (0 where unknown), `isa` the
+    CPU's instruction set in PyTorch's words.
+    """
+
+    kind: str
+    name: str
+    index: int | None = None
+    capability: tuple[int, int] | None = None
+    units: int = 0
+    memory: int = 0
+    isa: str = ""
+
+    def __str__(self) -> str:
+        if self.capability:
+            major, minor = self.capability
+            return f"{self.kind}:{self.index} {self.name} (sm_{major}{minor}, {self.units} SMs, {self.memory / 2**30:.0f} GiB)"
+        return f"{self.kind} {self.name}" + (f" ({self.isa}, {self.units} threads)" if self.isa else "")
+
+
+@lru_cache(maxsize=64)
+def describe(device: torch.device) -> Device:
+    """The record of one torch device; the same record at every call."""
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        facts = torch.cuda.get_device_properties(index)
+        return Device(
+            "cuda", facts.name, index, (facts.major, facts.minor), facts.multi_processor_count, facts.total_memory
+        )
+    if device.type == "cpu":
+        isa = torch.backends.cpu.get_cpu_capability()
+        return Device("cpu", _cpu_name(), units=torch.get_num_threads(), memory=_host_memory(), isa=isa)
+    return Device(device.type, device.type, device.index)
+
+
+def is_capturing(kind: str) -> bool:
+    """Whether the current stream of this kind of device is capturing a CUDA graph."""
+    return kind == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def resolve_precision(precision: str | None, dtype: torch.dtype, kind: str) -> str:
+    """The precision that float32 runs with: 'ieee', 'high' or 'tf32'.
+
+    None follows PyTorch's switch for cuDNN's convolutions: 'high' where that allows TF32, otherwise 'ieee'. It is 'ieee' for
+    every other dtype and for every device but CUDA.
+    """
+    if dtype is not torch.float32 or kind != "cuda":
+        return "ieee"
+    if precision is not None:
+        return precision
+    return "high" if torch.backends.cudnn.conv.fp32_precision == "tf32" else "ieee"
+
+
+_SWITCH_LOCK = threading.RLock()
+
+
+@contextlib.contextmanager
+def full_float32(kind: str) -> Iterator[None]:
+    """PyTorch's own float32 convolutions and products are exact inside this context.
+
+    Where no switch allows less, nothing is touched. Otherwise the switches, which are global, are raised and put back under
+    a lock, so that two threads inside this context cannot mislead each other.
+    """
+    if not _reduced_switches(kind):
+        yield
+        return
+    with _SWITCH_LOCK:
+        before = [(switch, switch.fp32_precision) for switch in _reduced_switches(kind)]
+        for switch, _ in before:
+            switch.fp32_precision = "ieee"
+        try:
+            yield
+        finally:
+            for switch, value in before:
+                switch.fp32_precision = value
+
+
+def _reduced_switches(kind: str) -> list[Any]:
+    """The switches of PyTorch that allow less than float32 for convolutions on this kind of device."""
+    return [s for s in _SWITCHES.get(kind, ()) if s.fp32_precision not in ("ieee", "none")]
+
+
+_SWITCHES: dict[str, tuple[Any, ...]] = {
+    "cuda": (torch.backends.cudnn.conv, torch.backends.cuda.matmul),
+    "cpu": (torch.backends.mkldnn.conv, torch.backends.mkldnn.matmul),
+}
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _host_memory() -> int:
+    if not hasattr(os, "sysconf"):
+        return 0
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return 0

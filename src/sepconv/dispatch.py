@@ -1,0 +1,75 @@
+"""Which backend runs a problem, with what, and why: plan once, cache the plan, then only execute."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sepconv import settings
+from sepconv.backends import Backend, all_backends
+from sepconv.device import Device, is_capturing
+from sepconv.errors import UnsupportedError, WarmUpError
+from sepconv.problem import Problem
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The decision for one problem on one device.
+
+    `config` is how the backend runs it (None where there is nothing to choose), `source` says who chose ('default',
+    'setting'), `rejected` holds each backend that was asked before, with its reasons.
+    """
+
+    problem: Problem
+    device: Device
+    backend: Backend
+    config: object | None
+    source: str
+    rejected: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@lru_cache(maxsize=4096)
+def plan(problem: Problem, device: Device) -> Plan:
+    """The plan for this problem on this device; the same at every call.
+
+    Raises UnsupportedError where no backend, or not the one that SEPCONV_BACKEND asks for, can run the problem.
+    """
+    forced = settings.BACKEND.read()
+    rejected: list[tuple[str, tuple[str, ...]]] = []
+    for backend in all_backends():
+        if forced not in (None, backend.name):
+            continue
+        reasons = backend.unavailable(device) or backend.reasons(problem, device)
+        if not reasons:
+            return Plan(problem, device, backend, None, "setting" if forced else "default", tuple(rejected))
+        rejected.append((backend.name, tuple(reasons)))
+    why = "; ".join(f"{name}: {', '.join(reasons)}" for name, reasons in rejected)
+    known = ", ".join(backend.name for backend in all_backends())
+    raise UnsupportedError(
+        f"no backend can run {problem} on {device} ({why or 'none was asked'}). "
+        f"`{settings.BACKEND.name}` is {forced!r}; the backends are: {known}. Unset it to let sepconv choose."
+    )
+
+
+def check_warm(plan: Plan) -> None:
+    """Raise WarmUpError where this plan would have to compile or tune while a CUDA graph is being captured."""
+    if is_capturing(plan.device.kind) and not plan.backend.is_ready(plan.problem, plan.device):
+        raise WarmUpError(
+            f"the first call of {plan.problem} came inside a CUDA-graph capture, where `{plan.backend.name}` cannot compile or "
+            "tune. Warm up: call it once with the same shapes before the capture."
+        )
+
+
+def explain(problem: Problem, device: Device) -> str:
+    """Which backend would run this problem on this device, with what, and why, for people to read."""
+    chosen = plan(problem, device)
+    lines = [
+        f"problem   {problem}",
+        f"device    {device}",
+        f"backend   {chosen.backend.name} (chosen by {chosen.source})",
+        f"config    {chosen.config or 'nothing to choose'}",
+        f"floor     {problem.bytes / 1e6:.3f} MB to move, {problem.flops / 1e9:.3f} GFLOP",
+    ]
+    for name, reasons in chosen.rejected:
+        lines += [f"not {name}: {reason}" for reason in reasons]
+    if not chosen.rejected:
+        lines.append("no faster backend is installed for this device")
+    return "\n".join(lines)

@@ -1,0 +1,32 @@
+"""The errors that sepconv raises on purpose.
+
+Every text names the argument in backticks, what came, what is expected, and what to do.
+"""
+
+
+class SepconvError(Exception):
+    """The root of every error that sepconv raises on purpose."""
+
+
+class ArgumentValueError(SepconvError, ValueError):
+    """A wrong call: an argument has a value that the operation does not take."""
+
+
+class ArgumentTypeError(SepconvError, TypeError):
+    """A wrong call: an argument has a type or a dtype that the operation does not take."""
+
+
+class UnsupportedError(SepconvError, NotImplementedError):
+    """A right call that no backend can run."""
+
+
+class WarmUpError(SepconvError, RuntimeError):
+    """A first call inside a CUDA-graph capture that would have to compile or tune."""
+
+
+class FuseError(SepconvError, RuntimeError):
+    """A rewritten model is used in a way that its rewriting does not allow."""
+
+
+class SettingError(SepconvError, ValueError):
+    """An environment variable has a value that sepconv does not take."""

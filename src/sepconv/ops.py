@@ -1,0 +1,279 @@
+"""The torch boundary: schema, fake kernels, autograd, autocast, function transforms and decompositions of the two ops.
+
+This is the only file that names `torch.library`. From the outside in, a call of `torch.ops.sepconv.separable_conv` meets
+
+1. a transform of `torch.func` or `vmap`: the reference runs, in PyTorch's own differentiable operations,
+2. autocast: every tensor is cast to the context's dtype,
+3. autograd: a node that saves the operands and nothing of the intermediate's size,
+4. the kernel: problem -> plan -> backend.
+
+Double backward runs the backward op under autograd, where it is the reference's gradient, again in PyTorch's own
+operations. Both replacements give the right values by construction; a fused kernel has no derivative of its own there.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from sepconv import dispatch, reference
+from sepconv.device import describe, resolve_precision
+from sepconv.problem import (
+    Activation,
+    Epilogue,
+    Operands,
+    Options,
+    Problem,
+    dense_strides,
+    output_layout,
+    output_shape,
+)
+
+_N = len(Operands._fields)
+_LIBRARY = torch.library.Library("sepconv", "DEF")
+_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
+_TENSORS = "Tensor x, Tensor depthwise_weight, Tensor pointwise_weight, Tensor? depthwise_bias, Tensor? pointwise_bias"
+_OPTIONS = (
+    "int[] stride, SymInt[] padding, int[] dilation, str depthwise_activation, float depthwise_value, "
+    "str pointwise_activation, float pointwise_value, str? precision"
+)
+_LIBRARY.define(f"separable_conv({_TENSORS}, Tensor? residual, {_OPTIONS}) -> Tensor", tags=_TAGS)
+_LIBRARY.define(
+    f"separable_conv_backward(Tensor grad, bool[] wanted, {_TENSORS}, {_OPTIONS}) -> Tensor[]", tags=_TAGS
+)
+FORWARD: Any = torch.ops.sepconv.separable_conv.default
+BACKWARD: Any = torch.ops.sepconv.separable_conv_backward.default
+
+
+def separable_conv(operands: Operands, options: Options) -> Tensor:
+    """The op on canonical arguments; where no derivative can be asked for, autograd's layer is left out (10 us a call)."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return reference.forward(operands, options) if torch.onnx.is_in_onnx_export() else FORWARD(*operands, *options)
+    if _may_need_derivative(operands):
+        return FORWARD(*operands, *options)
+    with torch._C._AutoDispatchBelowAutograd():
+        return FORWARD(*operands, *options)
+
+
+def _may_need_derivative(operands: Operands) -> bool:
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return True
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
+
+
+def problem_of(operands: Operands, options: Options, direction: str = "forward") -> Problem:
+    """The problem of one call on real or fake tensors of known size; `precision` None is resolved now."""
+    x, depthwise_weight, pointwise_weight, depthwise_bias, pointwise_bias, residual = operands
+    padding = tuple(int(n) for n in options.padding)
+    return Problem(
+        batch=x.shape[0],
+        in_channels=x.shape[1],
+        out_channels=pointwise_weight.shape[0],
+        depth_multiplier=depthwise_weight.shape[0] // x.shape[1],
+        in_size=tuple(x.shape[2:]),
+        kernel_size=tuple(depthwise_weight.shape[2:]),
+        stride=tuple(options.stride),
+        padding=tuple(zip(padding[0::2], padding[1::2], strict=True)),
+        dilation=tuple(options.dilation),
+        dtype=x.dtype,
+        layout=output_layout(operands),
+        precision=resolve_precision(options.precision, x.dtype, x.device.type),
+        epilogue=Epilogue(
+            depthwise_bias is not None,
+            Activation(options.depthwise_activation, options.depthwise_value),
+            pointwise_bias is not None,
+            Activation(options.pointwise_activation, options.pointwise_value),
+            residual is not None,
+        ),
+        direction=direction,
+    )
+
+
+# --- kernels: below every layer of PyTorch, on real tensors
+
+
+def _forward_kernel(*args: Any) -> Tensor:
+    operands, options = Operands(*args[:_N]), _resolved(args[0], Options(*args[_N:]))
+    plan = _plan(operands, options, "forward")
+    return plan.backend.forward(plan.problem, operands, options)
+
+
+def _backward_kernel(grad: Tensor, wanted: list[bool], *args: Any) -> list[Tensor]:
+    operands, options = _operands_and_options(args)
+    plan = _plan(operands, _resolved(args[0], options), "backward")
+    found = plan.backend.gradients(plan.problem, grad, operands, options, wanted)
+    return [_with_strides_of(g, like) for g, like in zip(found, _likes(operands, wanted), strict=True)]
+
+
+def _plan(operands: Operands, options: Options, direction: str) -> dispatch.Plan:
+    """The plan of one call, from this cache or from dispatch; checked against a running CUDA-graph capture."""
+    x = operands.x
+    layouts = tuple([None if t is None else (t.shape, t.stride()) for t in operands])
+    key = (layouts, x.dtype, x.device, options, direction)
+    plan = _PLANS.get(key)
+    if plan is None:
+        plan = dispatch.plan(problem_of(operands, options, direction), describe(x.device))
+        if len(_PLANS) >= _MOST_PLANS:
+            _PLANS.clear()
+        _PLANS[key] = plan
+    dispatch.check_warm(plan)
+    return plan
+
+
+def forget_plans() -> None:
+    """Forget every plan, so that a changed setting takes effect at the next call."""
+    _PLANS.clear()
+    dispatch.plan.cache_clear()
+
+
+_PLANS: dict[Any, dispatch.Plan] = {}
+_MOST_PLANS = 4096
+
+
+def _resolved(x: Tensor, options: Options) -> Options:
+    """The options in hashable form, their precision read from PyTorch's switch if that has not been done before."""
+    stride, padding, dilation, *activations, precision = options
+    precision = resolve_precision(precision, x.dtype, x.device.type)
+    return Options(tuple(stride), tuple(padding), tuple(dilation), *activations, precision)
+
+
+def _with_strides_of(grad: Tensor, like: Tensor) -> Tensor:
+    """The gradient with exactly the strides of `torch.empty_like(like)`, which is what DDP's buckets take."""
+    if grad.stride() == like.stride():
+        return grad
+    out = torch.empty_like(like)
+    return grad if grad.stride() == out.stride() else out.copy_(grad)
+
+
+def _operands_and_options(args: Sequence[Any]) -> tuple[Operands, Options]:
+    """The arguments of the backward op after `grad` and `wanted`; it has no residual."""
+    return Operands(*args[: _N - 1]), Options(*args[_N - 1 :])
+
+
+def _likes(operands: Operands, wanted: Sequence[bool]) -> list[Tensor]:
+    """The tensors whose gradients are wanted."""
+    return [t for t, want in zip(operands, wanted, strict=False) if want and t is not None]
+
+
+# --- fake kernels: shapes, dtypes and strides without data
+
+
+def _forward_fake(*args: Any) -> Tensor:
+    operands, options = Operands(*args[:_N]), Options(*args[_N:])
+    shape = output_shape(operands, options)
+    return operands.x.new_empty_strided(shape, dense_strides(shape, output_layout(operands)))
+
+
+def _backward_fake(grad: Tensor, wanted: list[bool], *args: Any) -> list[Tensor]:
+    return [torch.empty_like(t) for t in _likes(_operands_and_options(args)[0], wanted)]
+
+
+# --- autograd
+
+
+class _SeparableConv(torch.autograd.Function):
+    """One node for the pair of convolutions; the intermediate is recomputed in backward, never saved."""
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Tensor:
+        operands, options = Operands(*args[:_N]), Options(*args[_N:])
+        if type(operands.x) is Tensor:  # while tracing, the compiled forward and backward each read the switch
+            options = _resolved(operands.x, options)
+        with torch._C._AutoDispatchBelowAutograd():
+            y = FORWARD(*operands, *options)
+        ctx.save_for_backward(*operands[: _N - 1])
+        ctx.options = options
+        ctx.set_materialize_grads(False)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        wanted = ctx.needs_input_grad[: _N - 1]
+        found: list[Tensor] = []
+        if grad is not None and any(wanted):
+            with torch._C._DisableAutocast():
+                found = BACKWARD(grad, wanted, *ctx.saved_tensors, *ctx.options)
+        filled = iter(found)
+        gradients = [next(filled, None) if want else None for want in wanted]
+        residual = grad if ctx.needs_input_grad[_N - 1] else None
+        return (*gradients, residual, *[None] * len(ctx.options))
+
+
+def _forward_autograd(*args: Any) -> Tensor:
+    if forward_ad._current_level >= 0:  # forward-mode derivatives
+        return reference.forward(Operands(*args[:_N]), Options(*args[_N:]))
+    return _SeparableConv.apply(*args)
+
+
+def _backward_autograd(grad: Tensor, wanted: list[bool], *args: Any) -> list[Tensor]:
+    operands, options = _operands_and_options(args)
+    differentiable = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (grad, *operands))
+    if differentiable or forward_ad._current_level >= 0:
+        return reference.gradients(grad, operands, options, wanted)
+    with torch._C._AutoDispatchBelowAutograd():
+        return BACKWARD(grad, wanted, *args)
+
+
+# --- function transforms: vmap, grad, jvp, ... see PyTorch's own operations
+
+
+def _forward_transformed(*args: Any) -> Tensor:
+    return reference.forward(Operands(*args[:_N]), Options(*args[_N:]))
+
+
+def _backward_transformed(grad: Tensor, wanted: list[bool], *args: Any) -> list[Tensor]:
+    return reference.gradients(grad, *_operands_and_options(args), wanted)
+
+
+# --- autocast
+
+
+def autocast_dtype(tensor: Tensor) -> torch.dtype:
+    """The dtype that this tensor has inside the op: autocast's where a context casts it, otherwise its own."""
+    kind = tensor.device.type
+    if tensor.dtype is torch.float64 or not tensor.is_floating_point() or not torch.is_autocast_enabled(kind):
+        return tensor.dtype
+    return torch.get_autocast_dtype(kind)
+
+
+def _autocast(key: str) -> Callable[..., Tensor]:
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+
+    def kernel(*args: Any) -> Tensor:
+        tensors = [None if t is None else t.to(autocast_dtype(t)) for t in args[:_N]]
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            return FORWARD(*tensors, *args[_N:])
+
+    return kernel
+
+
+# --- decomposition: the pair in PyTorch's own operations, for whoever cannot take an op of ours
+
+
+def decomposition_table() -> dict[Any, Callable[..., Any]]:
+    """The two ops as PyTorch's own operations, for `ExportedProgram.run_decompositions`, AOTInductor and ONNX.
+
+    After `ep.run_decompositions(sepconv.decomposition_table())` the program holds two `aten.convolution` where it held
+    one op of ours, and runs without sepconv.
+    """
+    return {FORWARD: _forward_transformed, BACKWARD: _backward_transformed}
+
+
+def _register() -> None:
+    layers: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+        "CompositeExplicitAutograd": (_forward_kernel, _backward_kernel),
+        "Autograd": (_forward_autograd, _backward_autograd),
+        "FuncTorchDynamicLayerFrontMode": (_forward_transformed, _backward_transformed),
+    }
+    for key, kernels in layers.items():
+        for name, kernel in zip(("separable_conv", "separable_conv_backward"), kernels, strict=True):
+            _LIBRARY.impl(name, kernel, key)
+    for key in ("AutocastCPU", "AutocastCUDA"):
+        _LIBRARY.impl("separable_conv", _autocast(key), key)
+    torch.library.register_fake("sepconv::separable_conv", _forward_fake, lib=_LIBRARY)
+    torch.library.register_fake("sepconv::separable_conv_backward", _backward_fake, lib=_LIBRARY)
+
+
+_register()
