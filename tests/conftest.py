@@ -1,0 +1,50 @@
+"""What every test shares: the devices, fresh memory that is NaN, and how hard hypothesis looks."""
+
+import os
+from collections.abc import Iterator
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # asked for by PyTorch's deterministic mode; read once
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)
+
+_SHARED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]}
+settings.register_profile("ci", derandomize=True, max_examples=40, **_SHARED)
+settings.register_profile("thorough", derandomize=False, max_examples=2000, print_blob=True, **_SHARED)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> str:
+    """Each device of this machine; float32 is exact on it, unless a test says otherwise."""
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def full_float32() -> Iterator[None]:
+    """PyTorch's own convolutions and products in full float32, so that the budget means what it says."""
+    switches = (torch.backends.cudnn.conv, torch.backends.cuda.matmul)
+    before = [switch.fp32_precision for switch in switches]
+    for switch in switches:
+        switch.fp32_precision = "ieee"
+    yield
+    for switch, value in zip(switches, before, strict=True):
+        switch.fp32_precision = value
+
+
+@pytest.fixture
+def nan_in_fresh_memory() -> Iterator[None]:
+    """Every tensor that is made without a value is NaN, so that an element left unwritten shows."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    assert torch.empty(3).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(before[0])
+    torch.utils.deterministic.fill_uninitialized_memory = before[1]
