@@ -42,7 +42,7 @@ def budget(eager: Errors, dtype: torch.dtype, precision: str = "ieee") -> Errors
 
 
 def check(result: Tensor, right: Tensor, eager: Tensor, dtype: torch.dtype, precision: str = "ieee") -> None:
-    """Fail where `result` has another shape or dtype than asked for, misplaced NaN or infinities, or too large an error."""
+    """Fail at another shape or dtype than asked for, misplaced NaN or infinities, or too large an error."""
     assert result.shape == right.shape, f"shape {tuple(result.shape)}, right is {tuple(right.shape)}"
     assert result.dtype is dtype, f"dtype {result.dtype}, right is {dtype}"
     rounded = right.to(dtype)

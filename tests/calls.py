@@ -28,10 +28,14 @@ def check_case(tensors: Sequence[Tensor | None], case: Case, grad: Tensor, bound
     eager, eager_grads = with_gradients(lambda t: pair(t, case), tensors, grad)
     check(y, right, eager, dtype, bound)
     for name, right_grad in right_grads.items():
-        try:
-            check(grads[name], right_grad, eager_grads[name], dtype, bound)
-        except AssertionError as error:
-            raise AssertionError(f"gradient of `{name}`: {error}") from None
+        _check_gradient(name, grads[name], right_grad, eager_grads[name], bound)
+
+
+def _check_gradient(name: str, result: Tensor, right: Tensor, eager: Tensor, bound: str) -> None:
+    try:
+        check(result, right, eager, eager.dtype, bound)
+    except AssertionError as error:
+        raise AssertionError(f"gradient of `{name}`: {error}") from None
 
 
 def named(tensors: Sequence[Tensor | None]) -> dict[str, Tensor]:

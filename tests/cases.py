@@ -123,7 +123,7 @@ def pair(tensors: Sequence[Tensor | None], case: Case) -> Tensor:
 
 
 def _steps(case: Case) -> tuple[int, ...]:
-    """The strides, cut to the padded axis, which changes no result: PyTorch 2.13's CPU backward crashes on 65536 in 16 bits."""
+    """The strides, cut to the padded axis: that changes no result, and PyTorch 2.13 crashes on 65536 in 16 bits."""
     strides = per_axis(case.stride, case.rank)
     return tuple(min(s, n + sum(p)) for s, n, p in zip(strides, case.L, paddings(case), strict=True))
 
@@ -186,8 +186,8 @@ def laid_out(t: Tensor, form: str) -> Tensor:
     """The same values in another place: what is between and around them is NaN.
 
     plain: contiguous. channels_last: the channels innermost, for any rank. misaligned: contiguous, one element after an
-    aligned start. gaps: every second element of the last axis and an offset in every axis. permuted: all axes in reverse
-    order. expanded: the last axis (and of x the first) is one element with stride 0; this changes the values.
+    aligned start. gaps: every second element of the last axis and an offset in every axis. permuted: all axes in
+    reverse order. expanded: the last axis (and of x the first) is one element with stride 0; this changes the values.
     """
     if form == "plain":
         return t.contiguous()
