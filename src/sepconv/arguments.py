@@ -28,9 +28,16 @@ def canonical(rank: int, operands: Operands, words: Words) -> tuple[Operands, Op
     strides = _per_axis("stride", stride, rank, 1)
     dilations = _per_axis("dilation", dilation, rank, 1)
     paddings = padding if isinstance(padding, str) else _per_axis("padding", padding, rank, 0)
+    _check_shapes(rank, operands)
+    size, kernel = operands.x.shape[2:], operands.depthwise_weight.shape[2:]
+    zeros = _flat_padding(paddings, kernel, strides, dilations)
+    limits = [_places(i, size[i], kernel[i], dilations[i], zeros[2 * i] + zeros[2 * i + 1]) for i in range(rank)]
+    if residual is not None:
+        out = output_size(size, kernel, strides, zeros, dilations)
+        _check_residual(operands, (operands.x.shape[0], operands.pointwise_weight.shape[0], *out))
     options = Options(
-        strides,
-        _check_shapes(rank, [None if t is None else t.shape for t in operands], strides, paddings, dilations),
+        tuple([min(step, limit) if type(limit) is int else step for step, limit in zip(strides, limits, strict=True)]),
+        zeros,
         dilations,
         *canonical_activation("depthwise_activation", depthwise_activation),
         *canonical_activation("pointwise_activation", pointwise_activation),
@@ -97,9 +104,12 @@ def _per_axis(name: str, value: Any, rank: int, least: int) -> tuple[int, ...]:
     if len(values) != rank:
         raise value_error(name, f"is {value!r}, with {len(values)} numbers", f"an int or {rank} of them")
     for n in values:
-        if n < least:
-            raise value_error(name, f"is {value!r}", f"at least {least} in every axis")
+        if n < least or n >= _TOO_LARGE:
+            raise value_error(name, f"is {value!r}", f"at least {least} and below 2**31 in every axis")
     return values
+
+
+_TOO_LARGE = 2**31
 
 
 def _integer(name: str, number: Any, value: Any, rank: int) -> int:
@@ -156,52 +166,46 @@ _PAIRS: dict[Any, Activation] = {("gelu", "none"): Activation("gelu"), ("gelu", 
 # --- shapes
 
 
-def _check_shapes(
-    rank: int, shapes: Sequence[Any], stride: Sequence[int], padding: Sequence[int] | str, dilation: Sequence[int]
-) -> tuple[int, ...]:
-    """Refuse shapes that do not belong together; returns the padding with two numbers an axis, before and after."""
-    x, depthwise, pointwise, depthwise_bias, pointwise_bias, residual = shapes
+def _check_shapes(rank: int, operands: Operands) -> None:
+    """Refuse channels, weights and biases that do not belong together."""
+    x, depthwise, pointwise = (tuple(t.shape) for t in operands[:3])
     _check_dims("x", x, rank + 2, f"{rank + 2} dimensions, or {rank + 1} without a batch")
     _check_dims("depthwise_weight", depthwise, rank + 2, f"{rank + 2} dimensions: (channels * multiplier, 1, *kernel)")
-    _check_dims(
-        "pointwise_weight", pointwise, rank + 2, f"{rank + 2} dimensions: (out_channels, channels * multiplier, *1)"
-    )
+    expected = f"{rank + 2} dimensions: (out_channels, channels * multiplier, *1)"
+    _check_dims("pointwise_weight", pointwise, rank + 2, expected)
     channels, middle, out_channels = x[1], depthwise[0], pointwise[0]
     if channels == 0:
-        raise value_error("x", f"has shape {tuple(x)}", "at least 1 channel (axis 1)")
+        raise value_error("x", f"has shape {x}", "at least 1 channel (axis 1)")
     if middle == 0 or middle % channels != 0 or depthwise[1] != 1:
-        raise value_error(
-            "depthwise_weight",
-            f"has shape {tuple(depthwise)}",
-            f"({channels} * multiplier, 1, *kernel), for `x` has {channels} channels",
-        )
+        expected = f"({channels} * multiplier, 1, *kernel), for `x` has {channels} channels"
+        raise value_error("depthwise_weight", f"has shape {depthwise}", expected)
     if pointwise[1] != middle or any(n != 1 for n in pointwise[2:]):
-        raise value_error(
-            "pointwise_weight",
-            f"has shape {tuple(pointwise)}",
-            f"(out_channels, {middle}, *1), for `depthwise_weight` has {middle} rows",
-        )
+        expected = f"(out_channels, {middle}, *1), for `depthwise_weight` has {middle} rows"
+        raise value_error("pointwise_weight", f"has shape {pointwise}", expected)
     if out_channels == 0:
-        raise value_error("pointwise_weight", f"has shape {tuple(pointwise)}", "at least 1 output channel (axis 0)")
-    for name, shape, length in (
-        ("depthwise_bias", depthwise_bias, middle),
-        ("pointwise_bias", pointwise_bias, out_channels),
-    ):
-        if shape is not None and (len(shape) != 1 or shape[0] != length):
-            raise value_error(name, f"has shape {tuple(shape)}", f"({length},)")
-    flat = _flat_padding(padding, depthwise[2:], stride, dilation)
-    out = output_size(x[2:], depthwise[2:], stride, flat, dilation)
-    for axis in range(rank):
-        _check_reach(axis, x[2 + axis], depthwise[2 + axis], dilation[axis], flat[2 * axis] + flat[2 * axis + 1])
-    if residual is not None and tuple(residual) != (x[0], out_channels, *out):
-        raise value_error(
-            "residual", f"has shape {tuple(residual)}", f"the shape of the result, {(x[0], out_channels, *out)}"
-        )
-    return flat
+        raise value_error("pointwise_weight", f"has shape {pointwise}", "at least 1 output channel (axis 0)")
+    _check_bias("depthwise_bias", operands.depthwise_bias, middle)
+    _check_bias("pointwise_bias", operands.pointwise_bias, out_channels)
 
 
-def _check_reach(axis: int, size: int, kernel: int, dilation: int, zeros: int) -> None:
-    """Refuse an axis in which the window does not fit into the padded input once."""
+def _check_bias(name: str, bias: Tensor | None, length: int) -> None:
+    if bias is not None and (bias.dim() != 1 or bias.shape[0] != length):
+        raise value_error(name, f"has shape {tuple(bias.shape)}", f"({length},)")
+
+
+def _check_residual(operands: Operands, expected: tuple[int, ...]) -> None:
+    assert operands.residual is not None
+    came = tuple(operands.residual.shape)
+    if came != expected:
+        raise value_error("residual", f"has shape {came}", f"the shape of the result, {expected}")
+
+
+def _places(axis: int, size: int, kernel: int, dilation: int, zeros: int) -> int:
+    """How many places the window has in this axis at stride 1; refuses an axis in which it has none.
+
+    A stride beyond that gives one output whatever it is, and is cut to it: PyTorch's own 16-bit convolutions on the CPU
+    crash on a stride above 65,535 (backward, torch 2.13).
+    """
     if kernel == 0:
         raise value_error("depthwise_weight", f"has a kernel of 0 in spatial axis {axis}", "at least 1")
     if size == 0:
@@ -211,6 +215,7 @@ def _check_reach(axis: int, size: int, kernel: int, dilation: int, zeros: int) -
         came = f"has {size} elements in spatial axis {axis}, {size + zeros} with `padding`"
         hint = "Use more padding, or a smaller kernel or dilation."
         raise value_error("x", came, f"at least the window's reach, {reach}", hint)
+    return size + zeros - reach + 1
 
 
 def _check_dims(name: str, shape: Sequence[int], dims: int, expected: str) -> None:
