@@ -10,10 +10,10 @@ __version__ = "0.1.0"
 __all__ = [
     "ACTIVATIONS",
     "FuseError",
-    "SepconvError",
     "SeparableConv1d",
     "SeparableConv2d",
     "SeparableConv3d",
+    "SepconvError",
     "UnsupportedError",
     "WarmUpError",
     "decomposition_table",

@@ -30,3 +30,17 @@ class FuseError(SepconvError, RuntimeError):
 
 class SettingError(SepconvError, ValueError):
     """An environment variable has a value that sepconv does not take."""
+
+
+def value_error(name: str, came: str, expected: str, hint: str = "") -> ArgumentValueError:
+    """The error for an argument of a wrong value, in the one form of all texts."""
+    return ArgumentValueError(_text(name, came, expected, hint))
+
+
+def type_error(name: str, came: str, expected: str, hint: str = "") -> ArgumentTypeError:
+    """The error for an argument of a wrong type or dtype, in the one form of all texts."""
+    return ArgumentTypeError(_text(name, came, expected, hint))
+
+
+def _text(name: str, came: str, expected: str, hint: str) -> str:
+    return f"`{name}` {came}; expected {expected}." + (f" {hint}" if hint else "")

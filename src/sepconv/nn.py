@@ -5,8 +5,9 @@ from typing import Any, ClassVar, TypeVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sepconv.errors import ArgumentTypeError, ArgumentValueError, FuseError
-from sepconv.functional import ActivationLike, Sizes, call, canonical_activation, canonical_precision
+from sepconv.arguments import ActivationLike, Sizes, canonical_activation, canonical_precision
+from sepconv.errors import ArgumentValueError, FuseError, type_error, value_error
+from sepconv.functional import call
 from sepconv.problem import Activation, Operands
 from sepconv.reference import activate
 
@@ -79,11 +80,15 @@ class SeparableConvNd(nn.Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        for name, value in (("in_channels", in_channels), ("out_channels", out_channels), ("depth_multiplier", depth_multiplier)):
+        for name, value in (
+            ("in_channels", in_channels),
+            ("out_channels", out_channels),
+            ("depth_multiplier", depth_multiplier),
+        ):
             if isinstance(value, bool) or not isinstance(value, int):
-                raise ArgumentTypeError(f"`{name}` is {value!r}; expected an int of at least 1.")
+                raise type_error(name, f"is {value!r}", "an int of at least 1")
             if value < 1:
-                raise ArgumentValueError(f"`{name}` is {value}; expected an int of at least 1.")
+                raise value_error(name, f"is {value}", "an int of at least 1")
         convolution, middle = CONVOLUTIONS[self.rank], in_channels * depth_multiplier
         factory = {"device": device, "dtype": dtype}
         self.depthwise = convolution(
@@ -114,9 +119,8 @@ class SeparableConvNd(nn.Module):
         """
         why = why_not_pair(depthwise, pointwise, cls.rank)
         if why:
-            raise ArgumentValueError(
-                f"{why}; expected a depthwise nn.{CONVOLUTIONS[cls.rank].__name__} and the 1x1 convolution that follows it."
-            )
+            expected = f"a depthwise nn.{CONVOLUTIONS[cls.rank].__name__} and the 1x1 convolution that follows it"
+            raise ArgumentValueError(f"{why}; expected {expected}.")
         module = cls.__new__(cls)
         nn.Module.__init__(module)
         module.depthwise, module.pointwise = depthwise, pointwise
@@ -148,12 +152,21 @@ class SeparableConvNd(nn.Module):
         return call(
             self.rank,
             Operands(x, depthwise.weight, pointwise.weight, depthwise.bias, pointwise.bias, residual),
-            (depthwise.stride, padding, depthwise.dilation, self.depthwise_activation, self.pointwise_activation, self.precision),
+            (
+                depthwise.stride,
+                padding,
+                depthwise.dilation,
+                self.depthwise_activation,
+                self.pointwise_activation,
+                self.precision,
+            ),
         )
 
     def _one_after_the_other(self, x: Tensor, residual: Tensor | None) -> Tensor:
         """The same through the children's own calls, so that their hooks and replacements take part."""
-        y = activate(self.pointwise(activate(self.depthwise(x), *self.depthwise_activation)), *self.pointwise_activation)
+        y = activate(
+            self.pointwise(activate(self.depthwise(x), *self.depthwise_activation)), *self.pointwise_activation
+        )
         return y if residual is None else y + residual
 
     def train(self: Self, mode: bool = True) -> Self:

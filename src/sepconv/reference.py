@@ -92,9 +92,7 @@ def gradients(grad: Tensor, operands: Operands, options: Options, wanted: Sequen
     )  # fmt: skip
     grad_x = grad_depthwise = grad_depthwise_bias = None
     if through:
-        grad_before = activation_gradient(
-            grad_middle, before, options.depthwise_activation, options.depthwise_value
-        )
+        grad_before = activation_gradient(grad_middle, before, options.depthwise_activation, options.depthwise_value)
         grad_x, grad_depthwise, grad_depthwise_bias = _depthwise_gradients(
             grad_before, x, depthwise_weight, options, [wanted[0], wanted[1], wanted[3]]
         )

@@ -53,7 +53,10 @@ BACKEND: Setting[str | None] = Setting(
     _name,
 )
 CACHE_DIR: Setting[Path | None] = Setting(
-    "SEPCONV_CACHE_DIR", "the folder for compiled kernels and tuning records", None, lambda text: Path(text).expanduser()
+    "SEPCONV_CACHE_DIR",
+    "the folder for compiled kernels and tuning records",
+    None,
+    lambda text: Path(text).expanduser(),
 )
 
 ALL: tuple[Setting[str | None] | Setting[Path | None], ...] = (BACKEND, CACHE_DIR)

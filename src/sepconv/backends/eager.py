@@ -1,10 +1,16 @@
 """The eager backend: two PyTorch convolutions. It runs every right call on every device that PyTorch has."""
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
 from torch import Tensor
 
 from sepconv import reference
-from sepconv.device import Device, full_float32
+from sepconv.device import Device, in_full_float32
 from sepconv.problem import Operands, Options, Problem
+
+T = TypeVar("T")
 
 
 class EagerBackend:
@@ -25,8 +31,9 @@ class EagerBackend:
         return True
 
     def forward(self, problem: Problem, operands: Operands, options: Options) -> Tensor:
-        with full_float32(operands.x.device.type):
-            y = reference.forward(_folded(problem, operands), options, inplace=True)
+        if problem.epilogue.folds_depthwise_bias and operands.x.is_cuda:
+            operands = _folded(problem, operands)
+        y = _exactly(problem, operands, reference.forward, operands, options, inplace=True)
         if y.stride() == problem.output_strides:
             return y
         return y.new_empty_strided(problem.output_shape, problem.output_strides).copy_(y)
@@ -34,21 +41,26 @@ class EagerBackend:
     def gradients(
         self, problem: Problem, grad: Tensor, operands: Operands, options: Options, wanted: list[bool]
     ) -> list[Tensor]:
-        with full_float32(operands.x.device.type):
-            return reference.gradients(grad, operands, options, wanted)
+        return _exactly(problem, operands, reference.gradients, grad, operands, options, wanted)
+
+
+def _exactly(problem: Problem, operands: Operands, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Call a function of the reference; float32 in full precision."""
+    if problem.dtype is not torch.float32:
+        return function(*args, **kwargs)
+    return in_full_float32(operands.x.device.type, function, *args, **kwargs)
 
 
 def _folded(problem: Problem, operands: Operands) -> Operands:
-    """The operands with the depthwise bias folded into the pointwise one, where that saves a pass over memory.
+    """The operands with the depthwise bias folded into the pointwise one, which saves a pass over memory on CUDA.
 
-    cuDNN's convolutions add a bias in a second kernel that reads and writes the whole intermediate; on other devices the
+    There a convolution adds its bias in a second kernel that reads and writes the whole intermediate; on other devices the
     bias is part of the convolution and folding would only cost a call more.
     """
-    depthwise_bias, pointwise_bias = operands.depthwise_bias, operands.pointwise_bias
-    if depthwise_bias is None or not problem.epilogue.folds_depthwise_bias or not depthwise_bias.is_cuda:
-        return operands
-    weight = operands.pointwise_weight.flatten(1)
-    bias = weight.float() @ depthwise_bias.float() if problem.dtype.itemsize == 2 else weight @ depthwise_bias
+    _, _, pointwise_weight, depthwise_bias, pointwise_bias, _ = operands
+    assert depthwise_bias is not None
+    wide = torch.float64 if problem.dtype is torch.float64 else torch.float32
+    bias = (pointwise_weight.flatten(1).to(wide) * depthwise_bias.to(wide)).sum(1)
     if pointwise_bias is not None:
         bias = bias + pointwise_bias
     return operands._replace(depthwise_bias=None, pointwise_bias=bias.to(problem.dtype))

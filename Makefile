@@ -1,0 +1,43 @@
+# `make demo` and `make test` each set up all they need; run them in either order.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+SETUP := pyproject.toml constraints.txt
+
+.PHONY: demo test lint bench wheel clean
+
+demo: $(VENV)/.demo ## third-party models rewritten to separable convolutions, with the same answers
+	$(BIN)/sepconv try sepconv:quartznet5x5 --shape 64x512 --check-only
+	$(BIN)/sepconv try pytorchcv:xception --size 299 --check-only
+	$(BIN)/sepconv try pytorchcv:mobilenet_w1 --size 224 --check-only
+
+test: $(VENV)/.dev ## the whole test suite
+	$(BIN)/python -m pytest -n auto --dist loadfile
+
+lint: $(VENV)/.dev ## format, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev ## the two reference problems against every installed peer
+	$(BIN)/sepconv bench --peers all
+
+wheel: $(VENV)/.dev
+	$(BIN)/python -m build --installer pip --outdir dist .
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/.torch: $(SETUP)
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --constraint constraints.txt torch==2.13.0
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.torch
+	$(PIP) --constraint constraints.txt --editable '.[demo]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.torch
+	$(PIP) --constraint constraints.txt --editable '.[dev]'
+	touch $@
