@@ -29,7 +29,7 @@ def device(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(autouse=True)
 def full_float32() -> Iterator[None]:
     """PyTorch's own convolutions and products in full float32, so that the budget means what it says."""
-    switches = (torch.backends.cudnn.conv, torch.backends.cuda.matmul)
+    switches = (torch.backends.cudnn.conv, torch.backends.cudnn.rnn, torch.backends.cuda.matmul)  # both of cuDNN agree
     before = [switch.fp32_precision for switch in switches]
     for switch in switches:
         switch.fp32_precision = "ieee"

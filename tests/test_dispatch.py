@@ -1,0 +1,178 @@
+"""Which backend runs: the order, the reasons, the setting that forces one, and captures of CUDA graphs."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from calls import same_bits, separable
+from cases import Case, pair, tensors_of, with_gradients
+
+import sepconv
+from sepconv import backends, dispatch, ops
+from sepconv.backends.eager import EagerBackend
+from sepconv.device import describe
+from sepconv.errors import UnsupportedError, WarmUpError
+from sepconv.problem import Problem
+
+CASE = Case("call", 2, 3, 4, (6, 5), (3, 3), padding=1)
+PROBLEM = Problem(2, 3, 4, 1, (6, 5), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1))
+CPU = describe(torch.device("cpu"))
+
+
+class Fake(EagerBackend):
+    """A backend that counts its calls and says what it is told to say."""
+
+    def __init__(
+        self, name: str, unavailable: tuple[str, ...] = (), reasons: tuple[str, ...] = (), ready: bool = True
+    ) -> None:
+        self.name = name
+        self.answers, self.why, self.ready = list(unavailable), list(reasons), ready
+        self.calls: list[str] = []
+
+    def unavailable(self, device: Any) -> list[str]:
+        return self.answers
+
+    def reasons(self, problem: Any, device: Any) -> list[str]:
+        return self.why
+
+    def is_ready(self, problem: Any, device: Any) -> bool:
+        return self.ready
+
+    def forward(self, *args: Any) -> torch.Tensor:
+        self.calls.append("forward")
+        return super().forward(*args)
+
+    def gradients(self, *args: Any) -> list[torch.Tensor]:
+        self.calls.append("backward")
+        return super().gradients(*args)
+
+
+Install = Callable[..., tuple[Fake, ...]]
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Puts these backends in place of the library's; every plan is forgotten before and after."""
+
+    def put(*fakes: Fake) -> tuple[Fake, ...]:
+        for module in (dispatch, backends):
+            monkeypatch.setattr(module, "all_backends", lambda: fakes)
+        ops.forget_plans()
+        return fakes
+
+    monkeypatch.delenv("SEPCONV_BACKEND", raising=False)
+    ops.forget_plans()
+    yield put
+    monkeypatch.undo()
+    ops.forget_plans()
+
+
+def test_the_first_that_can_runs_forward_and_backward(install: Install) -> None:
+    away, unable, able, last = install(
+        Fake("away", unavailable=("no such device",)), Fake("unable", reasons=("too wide",)), Fake("able"), Fake("last")
+    )
+    tensors = tensors_of(CASE)
+    y, _ = with_gradients(lambda t: separable(t, CASE), tensors, torch.ones(CASE.out_shape))
+    assert able.calls == ["forward", "backward"]
+    assert not away.calls + unable.calls + last.calls
+    assert torch.allclose(y, pair(tensors, CASE))
+    with torch.no_grad():
+        separable(tensors, CASE)
+    assert able.calls == ["forward", "backward", "forward"]
+
+
+def test_the_reasons_are_in_the_explanation(install: Install) -> None:
+    install(
+        Fake("away", unavailable=("no such device",)), Fake("unable", reasons=("too wide", "too deep")), Fake("able")
+    )
+    text = sepconv.explain(*tensors_of(CASE)[:3], padding=1)
+    assert "able (chosen by default)" in text
+    for line in ("not away: no such device", "not unable: too wide", "not unable: too deep"):
+        assert line in text.splitlines()
+
+
+def test_where_none_can_the_error_has_every_reason(install: Install) -> None:
+    install(Fake("away", unavailable=("no such device",)), Fake("unable", reasons=("too wide", "too deep")))
+    with pytest.raises(UnsupportedError) as caught:
+        separable(tensors_of(CASE), CASE)
+    assert isinstance(caught.value, NotImplementedError)
+    assert isinstance(caught.value, sepconv.SepconvError)
+    for word in ("away: no such device", "unable: too wide, too deep", "(2, 3, 6x5) -> 4", "cpu"):
+        assert word in str(caught.value)
+    with pytest.raises(UnsupportedError):
+        sepconv.explain(*tensors_of(CASE)[:3], padding=1)
+
+
+def test_a_backend_may_be_forced(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = install(Fake("first"), Fake("second"))
+    monkeypatch.setenv("SEPCONV_BACKEND", "second")
+    separable(tensors_of(CASE), CASE)
+    assert (first.calls, second.calls) == ([], ["forward"])
+    assert "second (chosen by setting)" in sepconv.explain(*tensors_of(CASE)[:3], padding=1)
+
+
+def test_a_forced_backend_that_cannot_is_an_error(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(Fake("first", reasons=("too wide",)), Fake("second"))
+    monkeypatch.setenv("SEPCONV_BACKEND", "first")
+    with pytest.raises(UnsupportedError, match="first: too wide") as caught:
+        separable(tensors_of(CASE), CASE)
+    assert "`SEPCONV_BACKEND` is 'first'" in str(caught.value)
+
+
+def test_a_forced_backend_that_there_is_not(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(Fake("first"), Fake("second"))
+    monkeypatch.setenv("SEPCONV_BACKEND", "third")
+    with pytest.raises(UnsupportedError, match="third") as caught:
+        separable(tensors_of(CASE), CASE)
+    assert "first, second" in str(caught.value)
+
+
+def test_a_setting_takes_effect_once_plans_are_forgotten(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = install(Fake("first"), Fake("second"))
+    separable(tensors_of(CASE), CASE)
+    monkeypatch.setenv("SEPCONV_BACKEND", "second")
+    separable(tensors_of(CASE), CASE)
+    assert (first.calls, second.calls) == (["forward"] * 2, [])
+    ops.forget_plans()
+    separable(tensors_of(CASE), CASE)
+    assert (first.calls, second.calls) == (["forward"] * 2, ["forward"])
+
+
+def test_a_plan_is_made_once(install: Install) -> None:
+    install(Fake("only"))
+    assert dispatch.plan(PROBLEM, CPU) is dispatch.plan(PROBLEM, CPU)
+    plan = dispatch.plan(PROBLEM, CPU)
+    assert (plan.problem, plan.device, plan.backend.name, plan.source, plan.rejected) == (
+        PROBLEM,
+        CPU,
+        "only",
+        "default",
+        (),
+    )
+
+
+def test_a_cold_backend_inside_a_capture_is_an_error(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    (cold,) = install(Fake("cold", ready=False))
+    tensors = tensors_of(CASE)
+    warm = separable(tensors, CASE)
+    monkeypatch.setattr(dispatch, "is_capturing", lambda kind: True)
+    with pytest.raises(WarmUpError, match="capture") as caught:
+        separable(tensors, CASE)
+    assert isinstance(caught.value, RuntimeError)
+    assert isinstance(caught.value, sepconv.SepconvError)
+    assert "`cold`" in str(caught.value)
+    assert cold.calls == ["forward"]
+    cold.ready = True
+    assert same_bits(separable(tensors, CASE), warm)
+
+
+def test_the_library_ends_with_a_backend_that_runs_everything() -> None:
+    last = backends.all_backends()[-1]
+    assert last.name == "eager"
+    assert not last.unavailable(CPU)
+    assert not last.reasons(PROBLEM, CPU)
+    assert last.is_ready(PROBLEM, CPU)
+    names = [backend.name for backend in backends.all_backends()]
+    assert len(set(names)) == len(names)
+    assert all(name.isidentifier() for name in names)
