@@ -1,6 +1,7 @@
 """The user's words made canonical: every malformed call is refused here, with an error that names the argument."""
 
 import operator
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,17 +25,18 @@ def canonical(rank: int, operands: Operands, words: Words) -> tuple[Operands, Op
     x, residual = operands.x, operands.residual
     batched = x.dim() != rank + 1
     if not batched:
-        operands = operands._replace(x=x.unsqueeze(0), residual=None if residual is None else residual.unsqueeze(0))
-    strides = _per_axis("stride", stride, rank, 1)
-    dilations = _per_axis("dilation", dilation, rank, 1)
-    paddings = padding if isinstance(padding, str) else _per_axis("padding", padding, rank, 0)
+        operands = operands._replace(x=x.unsqueeze(0))
+    strides = per_axis("stride", stride, rank, 1)
+    dilations = per_axis("dilation", dilation, rank, 1)
+    paddings = padding_words(padding, rank, strides)
     _check_shapes(rank, operands)
     size, kernel = operands.x.shape[2:], operands.depthwise_weight.shape[2:]
-    zeros = _flat_padding(paddings, kernel, strides, dilations)
+    zeros = _flat_padding(paddings, kernel, dilations)
     limits = [_places(i, size[i], kernel[i], dilations[i], zeros[2 * i] + zeros[2 * i + 1]) for i in range(rank)]
     if residual is not None:
-        out = output_size(size, kernel, strides, zeros, dilations)
-        _check_residual(operands, (operands.x.shape[0], operands.pointwise_weight.shape[0], *out))
+        out = (operands.pointwise_weight.shape[0], *output_size(size, kernel, strides, zeros, dilations))
+        _check_residual(residual, (x.shape[0], *out) if batched else out)
+        operands = operands if batched else operands._replace(residual=residual.unsqueeze(0))
     options = Options(
         tuple([min(step, limit) if type(limit) is int else step for step, limit in zip(strides, limits, strict=True)]),
         zeros,
@@ -92,7 +94,8 @@ def _dtype_hint(tensor: Tensor) -> str:
 # --- words: numbers an axis, activations
 
 
-def _per_axis(name: str, value: Any, rank: int, least: int) -> tuple[int, ...]:
+def per_axis(name: str, value: Any, rank: int, least: int) -> tuple[int, ...]:
+    """An int, or one an axis, as one an axis; anything else, or a number below `least`, is refused."""
     if type(value) is int:
         values = (value,) * rank
     elif isinstance(value, (list, tuple)):
@@ -150,15 +153,17 @@ def canonical_precision(precision: str | None) -> str | None:
     """The precision as it came; anything but None or a known name is refused."""
     if precision is None or (isinstance(precision, str) and precision in PRECISIONS):
         return precision
-    raise value_error("precision", f"is {precision!r}", f"None or one of {', '.join(PRECISIONS)}")
+    error = value_error if isinstance(precision, str) else type_error
+    raise error("precision", f"is {precision!r}", f"None or one of {', '.join(PRECISIONS)}")
 
 
 def _leaky_relu(value: tuple[Any, Any]) -> Activation | None:
     name, slope = value
-    is_number = isinstance(slope, (int, float)) and not isinstance(slope, bool)
+    is_number = isinstance(slope, (int, float)) and not isinstance(slope, bool) and abs(slope) <= _LARGEST_SLOPE
     return Activation("leaky_relu", float(slope)) if name == "leaky_relu" and is_number else None
 
 
+_LARGEST_SLOPE = sys.float_info.max
 _IDENTITY = Activation()
 _PAIRS: dict[Any, Activation] = {("gelu", "none"): Activation("gelu"), ("gelu", "tanh"): Activation("gelu_tanh")}
 
@@ -193,9 +198,8 @@ def _check_bias(name: str, bias: Tensor | None, length: int) -> None:
         raise value_error(name, f"has shape {tuple(bias.shape)}", f"({length},)")
 
 
-def _check_residual(operands: Operands, expected: tuple[int, ...]) -> None:
-    assert operands.residual is not None
-    came = tuple(operands.residual.shape)
+def _check_residual(residual: Tensor, expected: tuple[int, ...]) -> None:
+    came = tuple(residual.shape)
     if came != expected:
         raise value_error("residual", f"has shape {came}", f"the shape of the result, {expected}")
 
@@ -223,21 +227,22 @@ def _check_dims(name: str, shape: Sequence[int], dims: int, expected: str) -> No
         raise value_error(name, f"has shape {tuple(shape)}, {len(shape)} dimensions", expected)
 
 
-def _flat_padding(
-    padding: Sequence[int] | str, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
-) -> tuple[int, ...]:
+def padding_words(padding: Any, rank: int, stride: Sequence[int]) -> str | tuple[int, ...]:
+    """A padding in words or in numbers an axis; 'same' is refused for a stride."""
     if not isinstance(padding, str):
-        return tuple([n for size in padding for n in (size, size)])
+        return per_axis("padding", padding, rank, 0)
+    if padding not in ("same", "valid"):
+        raise value_error("padding", f"is {padding!r}", 'an int, one an axis, "same" or "valid"')
+    if padding == "same" and any(n != 1 for n in stride):
+        came = f'is "same" with `stride` {tuple(stride)}'
+        raise value_error("padding", came, "a stride of 1 for it", "Give the padding in numbers for a strided call.")
+    return padding
+
+
+def _flat_padding(padding: Sequence[int] | str, kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...]:
     if padding == "valid":
         return (0,) * (2 * len(kernel))
     if padding != "same":
-        raise value_error("padding", f"is {padding!r}", 'an int, one an axis, "same" or "valid"')
-    if any(n != 1 for n in stride):
-        raise value_error(
-            "padding",
-            f'is "same" with `stride` {tuple(stride)}',
-            "a stride of 1 for it",
-            "Give the padding in numbers for a strided call.",
-        )
+        return tuple([n for size in padding for n in (size, size)])  # type: ignore[misc]
     totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
     return tuple([n for total in totals for n in (total // 2, total - total // 2)])

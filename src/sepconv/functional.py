@@ -156,7 +156,7 @@ def _remembered_canonical(rank: int, operands: Operands, words: Words) -> tuple[
             rank,
             words,
             _kinds(words),
-            *[t if t is None else (type(t), t.shape, t.dtype, t.device) for t in operands],
+            *[t if t is None else (type(t), t.shape, t.dtype, t.device, t.layout) for t in operands],
         )
         options = _KNOWN.get(key)
     except (TypeError, AttributeError):  # a list, a symbolic size, or no tensor at all

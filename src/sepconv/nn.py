@@ -5,14 +5,22 @@ from typing import Any, ClassVar, TypeVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sepconv.arguments import ActivationLike, Sizes, canonical_activation, canonical_precision
+from sepconv.arguments import (
+    ActivationLike,
+    Sizes,
+    canonical_activation,
+    canonical_precision,
+    padding_words,
+    per_axis,
+)
 from sepconv.errors import ArgumentValueError, FuseError, type_error, value_error
 from sepconv.functional import call
-from sepconv.problem import Activation, Operands
+from sepconv.problem import DTYPES, Activation, Operands
 from sepconv.reference import activate
 
 Self = TypeVar("Self", bound="SeparableConvNd")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 CONVOLUTIONS: dict[int, type[Any]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
 
@@ -80,20 +88,25 @@ class SeparableConvNd(nn.Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        for name, value in (
-            ("in_channels", in_channels),
-            ("out_channels", out_channels),
-            ("depth_multiplier", depth_multiplier),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise type_error(name, f"is {value!r}", "an int of at least 1")
-            if value < 1:
-                raise value_error(name, f"is {value}", "an int of at least 1")
+        counts = {"in_channels": in_channels, "out_channels": out_channels, "depth_multiplier": depth_multiplier}
+        for name, value in counts.items():
+            _check_count(name, value)
+        if not isinstance(bias, bool):
+            raise type_error("bias", f"is {bias!r}", "True or False")
+        if padding_mode not in PADDING_MODES:
+            raise value_error("padding_mode", f"is {padding_mode!r}", f"one of {', '.join(PADDING_MODES)}")
+        if dtype is not None and dtype not in DTYPES:
+            raise type_error("dtype", f"is {dtype!r}", "float64, float32, float16 or bfloat16")
+        stride = per_axis("stride", stride, self.rank, 1)
+        window = (
+            per_axis("kernel_size", kernel_size, self.rank, 1),
+            stride,
+            padding_words(padding, self.rank, stride),
+            per_axis("dilation", dilation, self.rank, 1),
+        )
         convolution, middle = CONVOLUTIONS[self.rank], in_channels * depth_multiplier
         factory = {"device": device, "dtype": dtype}
-        self.depthwise = convolution(
-            in_channels, middle, kernel_size, stride, padding, dilation, in_channels, bias, padding_mode, **factory
-        )
+        self.depthwise = convolution(in_channels, middle, *window, in_channels, bias, padding_mode, **factory)
         self.pointwise = convolution(middle, out_channels, 1, bias=bias, **factory)
         self._set_options(depthwise_activation, pointwise_activation, precision)
 
@@ -190,6 +203,13 @@ class SeparableConvNd(nn.Module):
             if value.name != "identity"
         ]
         return ", ".join(parts + [f"precision={self.precision}"] * (self.precision is not None))
+
+
+def _check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise type_error(name, f"is {value!r}", "an int of at least 1")
+    if value < 1:
+        raise value_error(name, f"is {value}", "an int of at least 1")
 
 
 _DOC = """A depthwise and then a 1x1 pointwise convolution of {what}, as one operation.

@@ -280,7 +280,9 @@ def _backward_transformed(grad: Tensor, wanted: list[bool], *args: Any) -> list[
 def autocast_dtype(tensor: Tensor) -> torch.dtype:
     """The dtype that this tensor has inside the op: autocast's where a context casts it, otherwise its own."""
     kind = tensor.device.type
-    if tensor.dtype is torch.float64 or not tensor.is_floating_point() or not torch.is_autocast_enabled(kind):
+    if tensor.dtype is torch.float64 or not tensor.is_floating_point():
+        return tensor.dtype
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
         return tensor.dtype
     return torch.get_autocast_dtype(kind)
 

@@ -33,7 +33,9 @@ class EagerBackend:
     def forward(self, problem: Problem, operands: Operands, options: Options) -> Tensor:
         if problem.epilogue.folds_depthwise_bias and operands.x.is_cuda:
             operands = _folded(problem, operands)
-        y = _exactly(problem, operands, reference.forward, operands, options, inplace=True)
+        if _leaks(problem, operands):
+            operands = _widened(operands)
+        y = _exactly(problem, operands, reference.forward, operands, options, inplace=True).to(problem.dtype)
         if y.stride() == problem.output_strides:
             return y
         return y.new_empty_strided(problem.output_shape, problem.output_strides).copy_(y)
@@ -41,7 +43,10 @@ class EagerBackend:
     def gradients(
         self, problem: Problem, grad: Tensor, operands: Operands, options: Options, wanted: list[bool]
     ) -> list[Tensor]:
-        return _exactly(problem, operands, reference.gradients, grad, operands, options, wanted)
+        if _leaks(problem, operands):
+            grad, operands = grad.float(), _widened(operands)
+        found = _exactly(problem, operands, reference.gradients, grad, operands, options, wanted)
+        return [g.to(problem.dtype) for g in found]
 
 
 def _exactly(problem: Problem, operands: Operands, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -49,6 +54,18 @@ def _exactly(problem: Problem, operands: Operands, function: Callable[..., T], *
     if problem.dtype is not torch.float32:
         return function(*args, **kwargs)
     return in_full_float32(operands.x.device.type, function, *args, **kwargs)
+
+
+def _leaks(problem: Problem, operands: Operands) -> bool:
+    """Whether PyTorch's own bfloat16 convolution would let NaN and inf pass from one channel into its neighbour.
+
+    oneDNN does on CPUs where the depth multiplier is above 1 (torch 2.13, 2026-11-29).
+    """
+    return problem.dtype is torch.bfloat16 and problem.depth_multiplier > 1 and operands.x.device.type == "cpu"
+
+
+def _widened(operands: Operands) -> Operands:
+    return Operands(*[t if t is None else t.float() for t in operands])
 
 
 def _folded(problem: Problem, operands: Operands) -> Operands:
@@ -60,7 +77,7 @@ def _folded(problem: Problem, operands: Operands) -> Operands:
     _, _, pointwise_weight, depthwise_bias, pointwise_bias, _ = operands
     assert depthwise_bias is not None
     wide = torch.float64 if problem.dtype is torch.float64 else torch.float32
-    bias = (pointwise_weight.flatten(1).to(wide) * depthwise_bias.to(wide)).sum(1)
+    bias = _exactly(problem, operands, torch.mv, pointwise_weight.flatten(1).to(wide), depthwise_bias.to(wide))
     if pointwise_bias is not None:
         bias = bias + pointwise_bias
     return operands._replace(depthwise_bias=None, pointwise_bias=bias.to(problem.dtype))
