@@ -15,7 +15,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
 
 _SHARED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]}
-settings.register_profile("ci", derandomize=True, max_examples=40, **_SHARED)
+settings.register_profile("ci", derandomize=True, max_examples=150, **_SHARED)
 settings.register_profile("thorough", derandomize=False, max_examples=2000, print_blob=True, **_SHARED)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sepconv.device import Device, describe, full_float32, is_capturing, resolve_precision
+from sepconv.device import Device, describe, in_full_float32, is_capturing, resolve_precision
 
 SWITCHES: dict[str, tuple[Any, ...]] = {
     "cpu": (torch.backends.mkldnn.conv, torch.backends.mkldnn.matmul),
@@ -82,44 +82,49 @@ def test_an_open_precision_reads_the_switch(switch: str, expected: str) -> None:
         torch.backends.cudnn.conv.fp32_precision = before
 
 
-def test_full_float32_raises_the_switches_and_puts_them_back(kind: str) -> None:
+def test_exact_calls_raise_the_switches_and_put_them_back(kind: str) -> None:
     _set(kind, REDUCED[kind])
-    with full_float32(kind):
-        assert _values(kind) == ["ieee", "ieee"]
-        with full_float32(kind):
-            assert _values(kind) == ["ieee", "ieee"]
-        assert _values(kind) == ["ieee", "ieee"]
+    assert in_full_float32(kind, _values, kind) == ["ieee", "ieee"]
     assert _values(kind) == [REDUCED[kind]] * 2
 
 
-def test_full_float32_puts_the_switches_back_after_an_error(kind: str) -> None:
+def test_exact_calls_inside_each_other(kind: str) -> None:
+    def outer(value: int, *, more: int) -> int:
+        assert in_full_float32(kind, _values, kind) == ["ieee", "ieee"]
+        assert _values(kind) == ["ieee", "ieee"]
+        return value + more
+
     _set(kind, REDUCED[kind])
-    with pytest.raises(ZeroDivisionError), full_float32(kind):
-        raise ZeroDivisionError
+    assert in_full_float32(kind, outer, 3, more=4) == 7
     assert _values(kind) == [REDUCED[kind]] * 2
 
 
-def test_full_float32_touches_nothing_where_all_is_exact(kind: str) -> None:
+def test_exact_calls_put_the_switches_back_after_an_error(kind: str) -> None:
+    _set(kind, REDUCED[kind])
+    with pytest.raises(ZeroDivisionError):
+        in_full_float32(kind, lambda: 1 / 0)
+    assert _values(kind) == [REDUCED[kind]] * 2
+
+
+def test_exact_calls_touch_nothing_where_all_is_exact(kind: str) -> None:
     _set(kind, "ieee")
-    with full_float32(kind):
-        assert _values(kind) == ["ieee", "ieee"]
+    assert in_full_float32(kind, _values, kind) == ["ieee", "ieee"]
     assert _values(kind) == ["ieee", "ieee"]
 
 
-def test_full_float32_of_an_unknown_device() -> None:
-    with full_float32("meta"):
-        pass
+def test_exact_calls_of_an_unknown_device() -> None:
+    assert in_full_float32("meta", lambda: 3) == 3
 
 
-def test_full_float32_from_several_threads(kind: str) -> None:
+def test_exact_calls_from_several_threads(kind: str) -> None:
     _set(kind, REDUCED[kind])
     wrong: list[list[str]] = []
 
     def work() -> None:
         for _ in range(200):
-            with full_float32(kind):
-                if _values(kind) != ["ieee", "ieee"]:
-                    wrong.append(_values(kind))
+            seen = in_full_float32(kind, _values, kind)
+            if seen != ["ieee", "ieee"]:
+                wrong.append(seen)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:

@@ -152,18 +152,25 @@ def test_a_plan_is_made_once(install: Install) -> None:
     )
 
 
-def test_a_cold_backend_inside_a_capture_is_an_error(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cold_backend_inside_a_capture_is_an_error(
+    install: Install, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
     (cold,) = install(Fake("cold", ready=False))
-    tensors = tensors_of(CASE)
+    tensors = tensors_of(CASE, device=device)
     warm = separable(tensors, CASE)
-    monkeypatch.setattr(dispatch, "is_capturing", lambda kind: True)
+    plan = dispatch.plan(PROBLEM, describe(torch.device(device)))
+    dispatch.check_warm(plan)
+    monkeypatch.setattr(dispatch, "is_capturing", lambda kind: kind == device)
+    # The CPU has no capture, so that a call there need not ask.
+    ask = (lambda: separable(tensors, CASE)) if device == "cuda" else (lambda: dispatch.check_warm(plan))
     with pytest.raises(WarmUpError, match="capture") as caught:
-        separable(tensors, CASE)
+        ask()
     assert isinstance(caught.value, RuntimeError)
     assert isinstance(caught.value, sepconv.SepconvError)
     assert "`cold`" in str(caught.value)
     assert cold.calls == ["forward"]
     cold.ready = True
+    dispatch.check_warm(plan)
     assert same_bits(separable(tensors, CASE), warm)
 
 
