@@ -65,7 +65,7 @@ def _leaks(problem: Problem, operands: Operands) -> bool:
 
 
 def _widened(operands: Operands) -> Operands:
-    return Operands(*[t if t is None else t.float() for t in operands])
+    return Operands(*[t if t is None else t.float() for t in operands])  # type: ignore[arg-type]
 
 
 def _folded(problem: Problem, operands: Operands) -> Operands:
