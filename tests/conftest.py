@@ -26,16 +26,18 @@ def device(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+_FLAGS = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+
+
 @pytest.fixture(autouse=True)
 def full_float32() -> Iterator[None]:
-    """PyTorch's own convolutions and products in full float32, so that the budget means what it says."""
-    switches = (torch.backends.cudnn.conv, torch.backends.cudnn.rnn, torch.backends.cuda.matmul)  # both of cuDNN agree
-    before = [switch.fp32_precision for switch in switches]
-    for switch in switches:
-        switch.fp32_precision = "ieee"
+    """PyTorch's own convolutions and products in full float32, so that the budget means what it says.
+
+    By the older flags: PyTorch's exporters read these, and that fails where the newer ones were set to another value.
+    """
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     yield
-    for switch, value in zip(switches, before, strict=True):
-        switch.fp32_precision = value
+    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = _FLAGS
 
 
 @pytest.fixture

@@ -18,13 +18,13 @@ onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 # What PyTorch's two exporters warn of themselves, wherever they are used.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:You are using the legacy TorchScript-based ONNX export:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:`torch.jit.(script|script_method|trace)` is deprecated:DeprecationWarning"),
-    pytest.mark.filterwarnings(
-        "ignore:The feature will be removed. Please remove usage of this function:DeprecationWarning"
-    ),
-]
+_WARNED = (
+    "You are using the legacy TorchScript-based ONNX export:DeprecationWarning",
+    "`torch.jit.(script|script_method|trace)` is deprecated:DeprecationWarning",
+    "The feature will be removed. Please remove usage of this function:DeprecationWarning",
+    "`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning",
+)
+pytestmark = [pytest.mark.filterwarnings(f"ignore:{text}") for text in _WARNED]
 CASES = [
     Case("1d", 2, 4, 6, (20,), (5,), padding=2, bias="dp"),
     Case("1d-same", 2, 4, 6, (20,), (4,), padding="same", dilation=3, activations=("relu", None)),

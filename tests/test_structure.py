@@ -26,6 +26,7 @@ ORDER = (
     "backends",
     "dispatch",
     "ops",
+    "arguments",
     "functional",
     "nn",
     "fuse",
