@@ -50,7 +50,8 @@ def check(result: Tensor, right: Tensor, eager: Tensor, dtype: torch.dtype, prec
     infinite = rounded.isinf()
     assert torch.equal(result.isinf(), infinite), "infinities in other places than in the right answer"
     assert torch.equal(result[infinite], rounded[infinite]), "infinities of another sign than in the right answer"
-    found, allowed = errors(result, right), budget(errors(eager, right), dtype, precision)
+    sound = torch.where(eager.isfinite(), eager, rounded)  # where PyTorch itself fails, it allows us nothing
+    found, allowed = errors(result, right), budget(errors(sound, right), dtype, precision)
     assert found.norm <= allowed.norm, f"error in norm {found.norm:.3g}, allowed {allowed.norm:.3g}"
     assert found.maximum <= allowed.maximum, f"error in maximum {found.maximum:.3g}, allowed {allowed.maximum:.3g}"
 

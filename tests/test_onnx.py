@@ -20,7 +20,7 @@ pytest.importorskip("onnxscript")
 # What PyTorch's two exporters warn of themselves, wherever they are used.
 _WARNED = (
     "You are using the legacy TorchScript-based ONNX export:DeprecationWarning",
-    "`torch.jit.(script|script_method|trace)` is deprecated:DeprecationWarning",
+    r"`torch.jit.\w+` is deprecated:DeprecationWarning",
     "The feature will be removed. Please remove usage of this function:DeprecationWarning",
     "`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning",
 )

@@ -34,10 +34,12 @@ from torch.utils.checkpoint import checkpoint
 
 import sepconv
 
-# PyTorch scripts its own rules for forward-mode derivatives and for Inductor at their first use, and warns of it.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:`torch.jit.(script|script_method|trace)` is deprecated:DeprecationWarning"
+# PyTorch warns of its own deprecated parts at the first use of forward-mode derivatives, of Inductor and of decompositions.
+_WARNED = (
+    r"`torch.jit.\w+` is deprecated:DeprecationWarning",
+    "`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning",
 )
+pytestmark = [pytest.mark.filterwarnings(f"ignore:{text}") for text in _WARNED]
 by_id = {"ids": str}
 OP = torch.ops.sepconv.separable_conv.default
 OP_BACKWARD = torch.ops.sepconv.separable_conv_backward.default
