@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from sepconv.nn import why_not_plain, why_not_pointwise
+from sepconv.nn import SeparableConvNd, why_not_plain, why_not_pointwise
 from sepconv.problem import DTYPES, Activation
-from sepconv.tracing import FORWARD_HOOKS, STATE_HOOKS, Trace, Unit, inside, is_batch_norm_act
+from sepconv.sources import is_more_than_called
+from sepconv.tracing import FORWARD_HOOKS, STATE_HOOKS, Trace, Unit, has_forward, inside, is_batch_norm_act, name_of
 
 IDENTITY = Activation()
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
@@ -99,13 +100,18 @@ class Search:
             for node in unit.graph.nodes:
                 if node.op == "call_module":
                     self.calls.setdefault(unit.place(node), []).append((unit, node))
+        self.callers: dict[str, set[str]] = {}
+        for callee, caller in trace.calls:
+            self.callers.setdefault(callee, set()).add(caller)
 
     def run(self) -> list[Chain | LeftAlone]:
         """What was found for every depthwise convolution, in the order of the model."""
         return [self._from(path) for path, module in self.modules.items() if self._is_candidate(path, module)]
 
     def _is_candidate(self, path: str, module: nn.Module) -> bool:
-        return self.places[id(module)][0] == path and is_depthwise(module)
+        outer = self.modules[path.rpartition(".")[0]] if path else None
+        is_new = self.places[id(module)][0] == path and not isinstance(outer, SeparableConvNd)
+        return is_new and is_depthwise(module)
 
     def _from(self, path: str) -> Chain | LeftAlone:
         walk = _Walk(self, path)
@@ -120,10 +126,25 @@ class Search:
         while outer:
             outer = outer.rpartition(".")[0]
             if outer in self.trace.untraceable:
-                return f"the forward of {_name(outer)} cannot be traced: {self.trace.untraceable[outer]}"
+                return f"the forward of {name_of(outer)} cannot be traced: {self.trace.untraceable[outer]}"
             if any(unit.path == outer for unit in self.trace.units):
-                return f"it is not called in the forward of {_name(outer)}"
+                return f"it is not called in the forward of {name_of(outer)}"
         return "it is not called in the forward of the model"
+
+    def why_not_apart(self, unit: Unit) -> str | None:
+        """Why a part is not only used by calling it: forwards around it that cannot be recorded do more with it."""
+        place = unit.path
+        while place:
+            outer, _, name = place.rpartition(".")
+            parent = self.modules[outer]
+            if (
+                outer in self.trace.untraceable
+                and has_forward(self.modules[place])
+                and is_more_than_called(parent, name)
+            ):
+                return f"the forward of {name_of(outer)}, which cannot be traced, does more with '{place}' than call it"
+            place = outer
+        return None
 
     def describe(self, path: str) -> str:
         """A module by place and class, for a reason."""
@@ -144,12 +165,13 @@ class _Walk:
         unit, first = self._only_call(self.depthwise)
         if len(first.args) != 1 or first.kwargs:
             raise _NoChainError(f"'{self.depthwise}' is called with more than one positional argument")
+        _refuse(self.search.why_not_apart(unit))
         between, node = self._to_the_pointwise(unit, first, depthwise)
         assert self.pointwise is not None
         pointwise = self.search.modules[self.pointwise]
         self._check_pair(depthwise, pointwise, between)
         after, node = self._after_the_pointwise(unit, node, depthwise, pointwise)
-        chain = Chain(self.depthwise, self.pointwise, tuple(between), tuple(after), unit, self._rest(unit, node))
+        chain = Chain(self.depthwise, self.pointwise, tuple(between), tuple(after), unit, self._rest(node))
         self._check_surroundings(chain, first, node)
         if chain.has_norms and depthwise.weight.device.type == "meta":
             raise _NoChainError("its weights are on the meta device and have no values to fold BatchNorm into")
@@ -201,7 +223,7 @@ class _Walk:
         """The module call that alone takes the result of a node."""
         name, users = unit.place(node), list(node.users)
         if node in unit.kept:
-            raise _NoChainError(f"the result of '{name}' is kept in an attribute of {_name(unit.kept[node])}")
+            raise _NoChainError(f"the result of '{name}' is kept in an attribute of {name_of(unit.kept[node])}")
         if len(users) == 1 and users[0].op == "call_module" and users[0].args == (node,) and not users[0].kwargs:
             return users[0]
         if not users:
@@ -219,8 +241,8 @@ class _Walk:
         if user.op == "call_module":
             return self.search.describe(unit.place(user))
         if user.op == "output":
-            return f"the output of {_name(unit.path)}"
-        return f"the function {_operation(user)} in the forward of {_name(unit.stacks[user][-1])}"
+            return f"the output of {name_of(unit.path)}"
+        return f"the function {_operation(user)} in the forward of {name_of(unit.stacks[user][-1])}"
 
     def _only_call(self, path: str) -> tuple[Unit, fx.Node]:
         """The one call of a module that is registered once; a reason otherwise."""
@@ -232,9 +254,11 @@ class _Walk:
             raise _NoChainError(self.search.why_not_called(path))
         if len(calls) > 1:
             raise _NoChainError(f"'{path}' is shared: it is called {len(calls)} times")
-        for callee, caller in self.search.trace.calls:
-            if callee == path and not inside(caller, calls[0][0].path):
-                raise _NoChainError(f"the forward of {_name(caller)}, which cannot be traced, calls '{path}' by itself")
+        for caller in self.search.callers.get(path, ()):
+            if not inside(caller, calls[0][0].path):
+                raise _NoChainError(
+                    f"the forward of {name_of(caller)}, which cannot be traced, calls '{path}' by itself"
+                )
         return calls[0]
 
     def _step(self, path: str, module: nn.Module) -> Step:
@@ -259,7 +283,7 @@ class _Walk:
     def _check_pair(self, depthwise: nn.Module, pointwise: Any, between: list[Step]) -> None:
         weights = (depthwise.weight, pointwise.weight)
         if weights[0].dtype != weights[1].dtype or weights[0].device != weights[1].device:
-            found = " and ".join(f"{w.dtype} on {w.device}" for w in weights)  # type: ignore[union-attr]
+            found = " and ".join(f"{w.dtype} on {w.device}" for w in weights)
             raise _NoChainError(f"the weights of '{self.depthwise}' and '{self.pointwise}' differ: {found}")
         for step in between:
             if step.norm or step.dropout:
@@ -272,11 +296,12 @@ class _Walk:
     def _check_surroundings(self, chain: Chain, first: fx.Node, last: fx.Node) -> None:
         """Refuse a chain that leaves or enters the forward of a module with hooks: they would see something else."""
         stacks = [set(chain.unit.stacks[node]) for node in _between(first, last)]
-        for path in sorted(set.union(*stacks) - set.intersection(*stacks)):
+        everywhere = {path for path in stacks[0] if all(path in stack for stack in stacks)}
+        for path in sorted({path for stack in stacks for path in stack} - everywhere):
             if _has_hooks(self.search.modules[path]):
                 raise _NoChainError(f"'{path}' has hooks, and the chain crosses its border")
 
-    def _rest(self, unit: Unit, node: fx.Node) -> str:
+    def _rest(self, node: fx.Node) -> str:
         """What follows the chain and stays in the model's forward, where it could have been part of it."""
         users = list(node.users)
         if any(user.op in ("call_function", "call_method") and user.target in _ADDITIONS for user in users):
@@ -290,7 +315,7 @@ _FUNCTIONS = (*_ACTIVATIONS.values(), "gelu", "leaky_relu", "relu_", "hardtanh")
 
 
 def is_depthwise(module: nn.Module) -> bool:
-    """Whether a module is a 1-D or 2-D convolution, subclasses included, with one group for each of several channels."""
+    """Whether a module is a 1-D or 2-D convolution, subclasses included, with a group for each of several channels."""
     return isinstance(module, _CONVOLUTIONS) and module.groups == module.in_channels > 1
 
 
@@ -322,10 +347,10 @@ def _has_hooks(module: nn.Module) -> bool:
 
 
 def _why_not_bare(module: nn.Module, path: str) -> str | None:
-    if _has_hooks(module):
-        return f"'{path}' has hooks"
     if is_parametrized(module):
         return f"'{path}' has parametrizations"
+    if _has_hooks(module):
+        return f"'{path}' has hooks"
     if "forward" in vars(module):
         return f"'{path}' has a forward of its own"
     return None
@@ -401,7 +426,3 @@ def _between(first: fx.Node, last: fx.Node) -> list[fx.Node]:
 
 def _operation(node: fx.Node) -> str:
     return str(getattr(node.target, "__name__", node.target))
-
-
-def _name(path: str) -> str:
-    return f"'{path}'" if path else "the model"

@@ -42,8 +42,9 @@ def activations(chain: Chain) -> tuple[Activation, Activation]:
 def fold(chain: Chain, depthwise: Any, pointwise: Any) -> Weights:
     """The weights of the pair with the chain's BatchNorms folded in, in float64 on the CPU; nothing is changed.
 
-    Before the activation between a BatchNorm goes into the rows of the depthwise weight, after it into the columns of the
-    pointwise weight, and behind the pointwise convolution into the rows of that (Jacob et al. 2018, arXiv:1712.05877, 3.2).
+    Before the activation between, a BatchNorm goes into the rows of the depthwise weight, after it into the columns of
+    the pointwise weight, and behind the pointwise convolution into the rows of that (Jacob et al. 2018,
+    arXiv:1712.05877, 3.2).
     """
     depthwise_norms, pointwise_norms = _split(chain.between)
     weight, bias = _rows(depthwise.weight, depthwise.bias, depthwise_norms)
@@ -88,8 +89,9 @@ def check(chain: Chain, module: SeparableConvNd, depthwise: Any, pointwise: Any,
         error = _error(got, expected)
         if not error <= _AGREEMENT:
             raise FuseError(
-                f"the pair '{chain.depthwise}' and '{chain.pointwise}' gives other results as one operation: error {error:.1e} in "
-                f"float64, at most {_AGREEMENT} is expected. The model is unchanged. This is a defect of sepconv: please report it."
+                f"the pair '{chain.depthwise}' and '{chain.pointwise}' gives other results as one operation: error "
+                f"{error:.1e} in float64, at most {_AGREEMENT} is expected. The model is unchanged. This is a defect "
+                "of sepconv: please report it."
             )
         if weights is not None:
             _check_rounded(module, got, x)
@@ -111,7 +113,7 @@ def _check_rounded(module: SeparableConvNd, exact: Tensor, x: Tensor) -> None:
 
 
 def _magnitude(module: SeparableConvNd, x: Tensor) -> float:
-    """The largest result of the pair without cancellation: absolute values all the way, 1 for an activation's own offset."""
+    """The largest result of the pair without cancellation: absolute values, and 1 for an activation's own offset."""
     absolute = copy.deepcopy(module)
     for parameter in absolute.parameters():
         parameter.abs_()
@@ -168,7 +170,7 @@ def _exact(tensor: Tensor) -> Tensor:
 
 
 def _convolution(like: Any, weight: Tensor, bias: Tensor | None) -> Any:
-    """A convolution with the numbers of another one and new weights, in its dtype and memory format and on its device."""
+    """A convolution with another one's numbers and new weights, in its dtype and memory format and on its device."""
     new = type(like)(
         like.in_channels, like.out_channels, like.kernel_size, like.stride, like.padding, like.dilation, like.groups,
         bias is not None, like.padding_mode, device="meta", dtype=like.weight.dtype,

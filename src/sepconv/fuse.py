@@ -15,15 +15,26 @@ from sepconv.errors import ArgumentTypeError, FuseError
 from sepconv.folding import LossyError, build, check, fold
 from sepconv.nn import SeparableConvNd
 from sepconv.problem import Activation
-from sepconv.tracing import Trace, inside, join, record, record_again, structural_copy
+from sepconv.tracing import (
+    Trace,
+    Unit,
+    first_line,
+    inside,
+    join,
+    name_of,
+    record,
+    record_again,
+    structural_copy,
+)
 
 
 @dataclass(frozen=True)
 class Pair:
     """One depthwise convolution of a model and what became of it.
 
-    `depthwise` and `pointwise` are places in the model; `pointwise` is None where no 1x1 convolution was found. `reason` says
-    why the pair was left alone, `description` what it is. `absorbed` holds the places of the other modules that went into it.
+    `depthwise` and `pointwise` are places in the model; `pointwise` is None where no 1x1 convolution was found.
+    `reason` says why the pair was left alone, `description` what it is. `absorbed` holds the places of the other
+    modules that went into it.
     """
 
     depthwise: str
@@ -74,16 +85,16 @@ def scan(model: nn.Module) -> Report:
 def fuse(model: nn.Module) -> Report:
     """Rewrite every depthwise convolution whose only consumer is a 1x1 convolution into one operation, in place.
 
-    Between the two may lie eval-mode BatchNorm, Identity, eval-mode dropout and one activation; a BatchNorm and an activation
-    behind the pointwise convolution go in as well. BatchNorm is folded into the weights in float64: such a model cannot train
-    any more, and `.train()` on it raises an error. A pair without BatchNorm keeps its parameters, trains, and loads checkpoints
-    from before. Consumers are found by recording the model's forward with torch.fx, part by part where the whole cannot be
-    recorded; a part that can be is taken to be used only by calling it. Every pair is checked in float64 on random input
-    before the model changes.
+    Between the two may lie eval-mode BatchNorm, Identity, eval-mode dropout and one activation; a BatchNorm and an
+    activation behind the pointwise convolution go in as well. BatchNorm is folded into the weights in float64: such a
+    model cannot train any more, and `.train()` on it raises an error. A pair without BatchNorm keeps its parameters,
+    trains, and loads checkpoints from before. Consumers are found by recording the model's forward with torch.fx, part
+    by part where the whole cannot be recorded; a part that can be is taken to be used only by calling it, unless the
+    source around it says otherwise. Every pair is checked in float64 on random input before the model changes.
 
     Args:
-        model: any module; it is changed in place. Only exact `nn.Conv1d` and `nn.Conv2d` without hooks or parametrizations are
-            looked at, for others do more than a convolution.
+        model: any module; it is changed in place. Only exact `nn.Conv1d` and `nn.Conv2d` without hooks or
+            parametrizations are fused, for others do more than a convolution.
 
     Returns:
         The report: what was fused, and what was left alone and why.
@@ -115,8 +126,8 @@ def original_state_dict(model: nn.Module) -> dict[str, Tensor]:
         for hook in _key_hooks(module):
             if hook.folded:
                 raise FuseError(
-                    f"`model` has no original state dict: {', '.join(hook.folded.values())} was folded into its weights. Save "
-                    "the state dict before `sepconv.fuse`."
+                    f"`model` has no original state dict: {', '.join(dict.fromkeys(hook.folded.values()))} was folded "
+                    "into its weights. Save the state dict before `sepconv.fuse`."
                 )
             for old, new in hook.renames.items():
                 if join(path, new) in state:
@@ -148,7 +159,7 @@ def _checked(model: nn.Module) -> nn.Module:
 
 
 def _plan(model: nn.Module) -> list[_Rewrite | LeftAlone]:
-    """What to do with every depthwise convolution, in the order of the model; everything is checked, nothing changed."""
+    """What to do with every depthwise convolution, in the order of the model; all is checked, nothing changed."""
     try:
         copied = structural_copy(model)
     except Exception as error:
@@ -176,34 +187,39 @@ def _prepare(model: nn.Module, item: Chain | LeftAlone) -> _Rewrite | LeftAlone:
 def _refused_by_the_forward(model: nn.Module, trace: Trace, chains: Sequence[Chain]) -> dict[str, LeftAlone]:
     """The chains after whose rewriting the forward does something else, as where it reads `self.conv.weight`."""
     refused: dict[str, LeftAlone] = {}
+    if not chains:
+        return refused
+    trial = _trial(model, chains)
     for unit in trace.units:
         here = [chain for chain in chains if chain.unit is unit]
-        if not here or _why_not_the_same(model, trace, here) is None:
+        if not here or _why_not_the_same(trial, trace, unit) is None:
             continue
-        alone = {chain.depthwise: _why_not_the_same(model, trace, [chain]) for chain in here}
-        rest = [chain for chain in here if alone[chain.depthwise] is None]
-        together = _why_not_the_same(model, trace, rest) if rest else None
+        reasons = {chain.depthwise: _why_not_the_same(_trial(model, [chain]), trace, unit) for chain in here}
+        rest = [chain for chain in here if reasons[chain.depthwise] is None]
+        together = _why_not_the_same(_trial(model, rest), trace, unit) if rest else None
         for chain in here:
-            why = alone[chain.depthwise] or together
+            why = reasons[chain.depthwise] or together
             if why:
                 refused[chain.depthwise] = LeftAlone(chain.depthwise, why, chain.pointwise)
     return refused
 
 
-def _why_not_the_same(model: nn.Module, trace: Trace, chains: Sequence[Chain]) -> str | None:
-    """Why the forward of the chains' unit does not go on as before once they are rewritten, tried on a copy, or None."""
-    unit = chains[0].unit
+def _trial(model: nn.Module, chains: Sequence[Chain]) -> nn.Module:
+    """A structural copy with these chains rewritten."""
     trial = structural_copy(model)
     for chain in chains:
         module = build(chain, trial.get_submodule(chain.depthwise), trial.get_submodule(chain.pointwise), None)
         for path, new in _replacements(chain, module):
             trial.set_submodule(path, new)
+    return trial
+
+
+def _why_not_the_same(trial: nn.Module, trace: Trace, unit: Unit) -> str | None:
+    """Why the forward of one part of a rewritten copy does not go on as it was recorded, or None where it does."""
     try:
         again = record_again(trial, unit, trace.untraceable)
     except Exception as error:
-        return f"the forward of '{unit.path}' needs the modules as they are: {error}" if unit.path else (
-            f"the forward of the model needs the modules as they are: {error}"
-        )  # fmt: skip
+        return f"the forward of {name_of(unit.path)} needs the modules as they are: {first_line(error)}"
     if again.signature() != unit.signature():
         return "the forward does something else once the modules are replaced"
     return None
@@ -223,7 +239,8 @@ def _rewrite(model: nn.Module, rewrites: Sequence[_Rewrite]) -> None:
     undo: list[Callable[[], Any]] = []
     try:
         for outer, hook in _new_key_hooks(model, rewrites).items():
-            undo.append(model.get_submodule(outer).register_load_state_dict_pre_hook(hook).remove)
+            register: Any = model.get_submodule(outer).register_load_state_dict_pre_hook
+            undo.append(register(hook).remove)
         for rewrite in rewrites:
             for path, new in _replacements(rewrite.chain, rewrite.module):
                 undo.append(_putting_back(model, path))
@@ -258,12 +275,12 @@ class KeyHook:
     renames: dict[str, str]
     folded: dict[str, str]
 
-    def __call__(self, module: nn.Module, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+    def __call__(self, _module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
         for old, folded in self.folded.items():
             if prefix + old in state_dict:
                 raise FuseError(
-                    f"`state_dict` has the key '{prefix + old}' of the model before `sepconv.fuse`, but {folded} was folded into "
-                    "those weights. Load it before fusing, or load a state dict of the fused model."
+                    f"`state_dict` has the key '{prefix + old}' of the model before `sepconv.fuse`, but {folded} was "
+                    "folded into those weights. Load it before fusing, or load a state dict of the fused model."
                 )
         for old, new in self.renames.items():
             if prefix + old in state_dict and prefix + new not in state_dict:
@@ -327,8 +344,8 @@ def _describe(chain: Chain, depthwise: Any, pointwise: Any, module: SeparableCon
     if depthwise.out_channels != depthwise.in_channels:
         parts.append(f"multiplier {depthwise.out_channels // depthwise.in_channels}")
     ones = (1,) * len(depthwise.kernel_size)
-    parts += [f"{name} {'x'.join(map(str, getattr(depthwise, name)))}" for name in ("stride", "dilation")
-              if getattr(depthwise, name) != ones]  # fmt: skip
+    for name, value in (("stride", depthwise.stride), ("dilation", depthwise.dilation)):
+        parts += [f"{name} {'x'.join(map(str, value))}"] * (value != ones)
     first = _with_epilogue(", ".join(parts), any(s.norm for s in chain.between), module.depthwise_activation)
     second = _with_epilogue(
         f"pointwise to {pointwise.out_channels}", any(s.norm for s in chain.after), module.pointwise_activation

@@ -32,9 +32,9 @@ class UntraceableError(Exception):
 class Unit:
     """One part of a model whose forward could be recorded.
 
-    `path` is its place in the model ('' for the model itself). `stacks` holds for each node the places of the modules in
-    whose forward it was made, from the outside in; every place counts from the model. `kept` holds the nodes whose results
-    the forward stores in attributes, with the place of the module that has them.
+    `path` is its place in the model ('' for the model itself). `stacks` holds for each node the places of the modules
+    in whose forward it was made, from the outside in; every place counts from the model. `kept` holds the nodes whose
+    results the forward stores in attributes, with the place of the module that has them.
     """
 
     path: str
@@ -77,6 +77,22 @@ def inside(path: str, outer: str) -> bool:
     return not outer or path == outer or path.startswith(outer + ".")
 
 
+def name_of(path: str) -> str:
+    """A place in words."""
+    return f"'{path}'" if path else "the model"
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, up to its first full stop."""
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0].partition(". ")[0]
+
+
+def has_forward(module: nn.Module) -> bool:
+    """Whether a module can be called; an `nn.ModuleList` cannot."""
+    return type(module).forward is not nn.Module.forward or "forward" in vars(module)
+
+
 def is_batch_norm_act(module: nn.Module) -> bool:
     """Whether a module is a BatchNorm with dropout and activation behind it, in the manner of timm's BatchNormAct2d."""
     return (
@@ -87,7 +103,7 @@ def is_batch_norm_act(module: nn.Module) -> bool:
 
 
 def structural_copy(model: nn.Module) -> nn.Module:
-    """A copy with the model's own parameters, copies of its buffers and no hooks, so that recording it touches nothing."""
+    """A copy with the model's own parameters, copies of its buffers and no hooks: recording it touches nothing."""
     memo: dict[int, Any] = {id(p): p for p in model.parameters()}
     for module in model.modules():
         state = vars(module)
@@ -118,19 +134,19 @@ def record_again(model: nn.Module, unit: Unit, untraceable: dict[str, str]) -> U
 
 def _units(module: nn.Module, path: str, modules: dict[str, nn.Module], trace: Trace) -> list[Unit]:
     """The recorded parts of the module at `path`; what fails on the way goes into `trace`."""
-    if not _has_forward(module):
+    if not has_forward(module):
         return _units_below(module, path, modules, trace)
     try:
         return [_attempt(module, path, trace.untraceable, trace.calls)]
     except Exception as error:
-        why = _first_line(error)
+        why = first_line(error)
     known = len(trace.untraceable)
     below = _units_below(module, path, modules, trace)
     if len(trace.untraceable) > known:  # what failed may be a single step now
         try:
             whole = _attempt(module, path, trace.untraceable, trace.calls)
         except Exception as error:
-            why = _first_line(error)
+            why = first_line(error)
         else:
             return [whole, *(unit for unit in below if any(inside(unit.path, outer) for outer in trace.untraceable))]
     trace.untraceable[path] = why
@@ -140,15 +156,6 @@ def _units(module: nn.Module, path: str, modules: dict[str, nn.Module], trace: T
 def _units_below(module: nn.Module, path: str, modules: dict[str, nn.Module], trace: Trace) -> list[Unit]:
     children = [(join(path, name), child) for name, child in module.named_children() if not _is_step(child)]
     return [unit for place, child in children if place in modules for unit in _units(child, place, modules, trace)]
-
-
-def _has_forward(module: nn.Module) -> bool:
-    return type(module).forward is not nn.Module.forward or "forward" in vars(module)
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0]
 
 
 def _attempt(root: nn.Module, path: str, untraceable: dict[str, str], calls: set[tuple[str, str]]) -> Unit:
@@ -233,7 +240,8 @@ def _undisturbed() -> Iterator[None]:
     python_state = random.getstate()
     numpy_state = numpy.random.get_state() if numpy else None
     try:
-        devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+        cuda: Any = torch.cuda
+        devices = range(cuda.device_count()) if cuda.is_initialized() else ()
         with torch.random.fork_rng(devices), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield

@@ -60,9 +60,10 @@ def quartznet5x5(in_channels: int = 64, classes: int = 29) -> nn.Sequential:
 
 
 def randomize_batchnorm(model: nn.Module, seed: int = 0) -> nn.Module:
-    """Give every BatchNorm statistics and parameters as after training, and return the model; a new one has nothing to fold.
+    """Give every BatchNorm statistics and parameters as after training; a new one has nothing to fold.
 
-    Means and shifts lie within 0.5, variances and scales between 0.5 and 2. The random numbers come from `seed` alone.
+    Returns the model. Means and shifts lie within 0.5, variances and scales between 0.5 and 2. The random numbers come
+    from `seed` alone.
     """
     generator = torch.Generator().manual_seed(seed)
     for module in model.modules():

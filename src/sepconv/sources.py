@@ -1,0 +1,70 @@
+"""What forward code that cannot be recorded does with its child modules, read from its source."""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+
+from torch import nn
+
+
+def is_more_than_called(parent: nn.Module, name: str) -> bool:
+    """Whether the forward of `parent`, or a method that it calls, does more with its child `name` than call it.
+
+    Iterating over the child, indexing it, handing it on, or using one of its modules or methods is more; reading a
+    number is not. Where the source cannot be read the answer is no.
+    """
+    child = getattr(parent, name)
+    for use in _uses(type(parent), name):
+        if use is None:
+            return True
+        value = getattr(child, use, None)
+        if isinstance(value, nn.Module) or callable(value):
+            return True
+    return False
+
+
+def _uses(cls: type, name: str) -> Iterator[str | None]:
+    """The uses of `self.<name>` besides calls: the attribute that is read of it, or None for any other use."""
+    for method in _reachable(cls):
+        parents = {child: node for node in ast.walk(method) for child in ast.iter_child_nodes(node)}
+        for node in ast.walk(method):
+            if _attribute_of_self(node) != name:
+                continue
+            parent = parents[node]
+            if isinstance(parent, ast.Call) and parent.func is node:
+                continue
+            yield parent.attr if isinstance(parent, ast.Attribute) else None
+
+
+def _reachable(cls: type) -> list[ast.FunctionDef]:
+    """The source of `forward` and of the methods that it calls on self, directly or not."""
+    methods = _methods(cls)
+    names, waiting = set(), ["forward"]
+    while waiting:
+        name = waiting.pop()
+        if name in methods and name not in names:
+            names.add(name)
+            waiting += [found for node in ast.walk(methods[name]) if (found := _attribute_of_self(node))]
+    return [methods[name] for name in names]
+
+
+def _methods(cls: type) -> dict[str, ast.FunctionDef]:
+    methods: dict[str, ast.FunctionDef] = {}
+    for base in cls.__mro__:
+        if base is nn.Module:
+            break
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
+        except (OSError, TypeError, SyntaxError):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                methods.setdefault(node.name, node)
+    return methods
+
+
+def _attribute_of_self(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+        return node.attr
+    return None
