@@ -6,41 +6,30 @@ step being the only consumer of the one before, called once and registered once.
 
 import operator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
-from torch.nn.utils.parametrize import is_parametrized
+from torch import fx, nn
 
-from sepconv.nn import SeparableConvNd, why_not_plain, why_not_pointwise
-from sepconv.problem import DTYPES, Activation
+from sepconv.nn import SeparableConvNd
 from sepconv.sources import is_more_than_called
-from sepconv.tracing import FORWARD_HOOKS, STATE_HOOKS, Trace, Unit, has_forward, inside, is_batch_norm_act, name_of
+from sepconv.steps import (
+    ACTIVATION_MODULES,
+    CONVOLUTIONS,
+    IDENTITY,
+    NoChainError,
+    Step,
+    has_hooks,
+    is_depthwise,
+    refuse,
+    step_of,
+    why_not_behind,
+    why_not_convolution,
+)
+from sepconv.tracing import Trace, Unit, has_forward, inside, name_of
 
-IDENTITY = Activation()
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
-_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-_ACTIVATIONS: dict[type[nn.Module], str] = {
-    nn.ReLU: "relu",
-    nn.ReLU6: "relu6",
-    nn.SiLU: "silu",
-    nn.Hardswish: "hardswish",
-    nn.Hardsigmoid: "hardsigmoid",
-    nn.Sigmoid: "sigmoid",
-    nn.Tanh: "tanh",
-}
 _ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
-
-
-class Step(NamedTuple):
-    """One module of a chain besides the two convolutions, and what it does there."""
-
-    path: str
-    module: nn.Module
-    norm: bool = False
-    activation: Activation = IDENTITY
-    dropout: bool = False
+_FUNCTIONS = (*ACTIVATION_MODULES.values(), "gelu", "leaky_relu", "relu_", "hardtanh")
 
 
 @dataclass(frozen=True)
@@ -82,10 +71,6 @@ class LeftAlone:
     pointwise: str | None = None
 
 
-class _NoChainError(Exception):
-    """The walk ends; the text is the reason."""
-
-
 class Search:
     """The search in one model: the places of its modules, and what was recorded of its forward."""
 
@@ -117,7 +102,7 @@ class Search:
         walk = _Walk(self, path)
         try:
             return walk.chain()
-        except _NoChainError as reason:
+        except NoChainError as reason:
             return LeftAlone(path, str(reason), walk.pointwise)
 
     def why_not_called(self, path: str) -> str:
@@ -161,20 +146,19 @@ class _Walk:
 
     def chain(self) -> Chain:
         depthwise = self.search.modules[self.depthwise]
-        _refuse(_why_not_convolution(depthwise, self.depthwise))
+        refuse(why_not_convolution(depthwise, self.depthwise))
         unit, first = self._only_call(self.depthwise)
         if len(first.args) != 1 or first.kwargs:
-            raise _NoChainError(f"'{self.depthwise}' is called with more than one positional argument")
-        _refuse(self.search.why_not_apart(unit))
+            raise NoChainError(f"'{self.depthwise}' is called with more than one positional argument")
+        refuse(self.search.why_not_apart(unit))
         between, node = self._to_the_pointwise(unit, first, depthwise)
         assert self.pointwise is not None
         pointwise = self.search.modules[self.pointwise]
         self._check_pair(depthwise, pointwise, between)
         after, node = self._after_the_pointwise(unit, node, depthwise, pointwise)
         chain = Chain(self.depthwise, self.pointwise, tuple(between), tuple(after), unit, self._rest(node))
-        self._check_surroundings(chain, first, node)
         if chain.has_norms and depthwise.weight.device.type == "meta":
-            raise _NoChainError("its weights are on the meta device and have no values to fold BatchNorm into")
+            raise NoChainError("its weights are on the meta device and have no values to fold BatchNorm into")
         return chain
 
     # --- the two halves
@@ -185,15 +169,15 @@ class _Walk:
             node = self._only_consumer(unit, node)
             path = unit.place(node)
             module = self.search.modules[path]
-            if isinstance(module, (*_CONVOLUTIONS, nn.Conv3d)):
+            if isinstance(module, (*CONVOLUTIONS, nn.Conv3d)):
                 self.pointwise = path
-                _refuse(_why_not_convolution(module, path) or _why_not_pointwise(depthwise, module, path))
+                refuse(why_not_convolution(module, path) or why_not_behind(depthwise, module, path))
                 self._only_call(path)
                 return steps, node
-            step = self._step(path, module)
+            step = step_of(path, module)
             self._only_call(path)
             if step.activation != IDENTITY and self.activation != IDENTITY:
-                raise _NoChainError(f"{self.search.describe(path)} is a second activation between")
+                raise NoChainError(f"{self.search.describe(path)} is a second activation between")
             if step.activation != IDENTITY:
                 self.activation = step.activation
             steps.append(step)
@@ -207,9 +191,9 @@ class _Walk:
             try:
                 following = self._only_consumer(unit, node)
                 path = unit.place(following)
-                step = self._step(path, self.search.modules[path])
+                step = step_of(path, self.search.modules[path])
                 self._only_call(path)
-            except _NoChainError:
+            except NoChainError:
                 break
             if step.dropout or (step.norm and not can_fold):
                 break
@@ -223,15 +207,18 @@ class _Walk:
         """The module call that alone takes the result of a node."""
         name, users = unit.place(node), list(node.users)
         if node in unit.kept:
-            raise _NoChainError(f"the result of '{name}' is kept in an attribute of {name_of(unit.kept[node])}")
+            raise NoChainError(f"the result of '{name}' is kept in an attribute of {name_of(unit.kept[node])}")
         if len(users) == 1 and users[0].op == "call_module" and users[0].args == (node,) and not users[0].kwargs:
+            for path in sorted(set(unit.stacks[node]) ^ set(unit.stacks[users[0]])):
+                if has_hooks(self.search.modules[path]):  # they would see something else
+                    raise NoChainError(f"'{path}' has hooks, and the chain crosses its border")
             return users[0]
         if not users:
-            raise _NoChainError(f"the result of '{name}' is not used")
+            raise NoChainError(f"the result of '{name}' is not used")
         found = list(dict.fromkeys(self._consumer(unit, node, user) for user in users))
         if len(found) == 1:
-            raise _NoChainError(f"the result of '{name}' goes to {found[0]}, not to a 1x1 convolution")
-        raise _NoChainError(f"the result of '{name}' goes to {len(found)} places: {', '.join(found)}")
+            raise NoChainError(f"the result of '{name}' goes to {found[0]}, not to a 1x1 convolution")
+        raise NoChainError(f"the result of '{name}' goes to {len(found)} places: {', '.join(found)}")
 
     def _consumer(self, unit: Unit, node: fx.Node, user: fx.Node) -> str:
         """A consumer in words: the outermost module that the result enters, or the operation."""
@@ -248,35 +235,18 @@ class _Walk:
         """The one call of a module that is registered once; a reason otherwise."""
         places = self.search.places[id(self.search.modules[path])]
         if len(places) > 1:
-            raise _NoChainError(f"'{path}' is shared: it is registered at {', '.join(repr(p) for p in places)}")
+            raise NoChainError(f"'{path}' is shared: it is registered at {', '.join(repr(p) for p in places)}")
         calls = self.search.calls.get(path, [])
         if not calls:
-            raise _NoChainError(self.search.why_not_called(path))
+            raise NoChainError(self.search.why_not_called(path))
         if len(calls) > 1:
-            raise _NoChainError(f"'{path}' is shared: it is called {len(calls)} times")
+            raise NoChainError(f"'{path}' is shared: it is called {len(calls)} times")
         for caller in self.search.callers.get(path, ()):
             if not inside(caller, calls[0][0].path):
-                raise _NoChainError(
+                raise NoChainError(
                     f"the forward of {name_of(caller)}, which cannot be traced, calls '{path}' by itself"
                 )
         return calls[0]
-
-    def _step(self, path: str, module: nn.Module) -> Step:
-        """What a module between or behind the convolutions does; a reason where it is none that can be absorbed."""
-        _refuse(_why_not_bare(module, path))
-        if type(module) is nn.Identity:
-            return Step(path, module)
-        if type(module) in _DROPOUTS:
-            return Step(path, module, dropout=_is_dropout(module, path))
-        if type(module) in _BATCH_NORMS:
-            _refuse(_why_not_norm(module, path))
-            return Step(path, module, norm=True)
-        if is_batch_norm_act(module):
-            return _batch_norm_act(path, module)
-        activation = activation_of(module)
-        if activation is None:
-            raise _NoChainError(f"{self.search.describe(path)} lies between and cannot be absorbed")
-        return Step(path, module, activation=activation)
 
     # --- the whole
 
@@ -284,22 +254,14 @@ class _Walk:
         weights = (depthwise.weight, pointwise.weight)
         if weights[0].dtype != weights[1].dtype or weights[0].device != weights[1].device:
             found = " and ".join(f"{w.dtype} on {w.device}" for w in weights)
-            raise _NoChainError(f"the weights of '{self.depthwise}' and '{self.pointwise}' differ: {found}")
+            raise NoChainError(f"the weights of '{self.depthwise}' and '{self.pointwise}' differ: {found}")
         for step in between:
             if step.norm or step.dropout:
                 for path, module in ((self.depthwise, depthwise), (self.pointwise, pointwise)):
                     if module.training:
-                        raise _NoChainError(
+                        raise NoChainError(
                             f"'{path}' is in training mode, and '{step.path}' lies between: call `.eval()` first"
                         )
-
-    def _check_surroundings(self, chain: Chain, first: fx.Node, last: fx.Node) -> None:
-        """Refuse a chain that leaves or enters the forward of a module with hooks: they would see something else."""
-        stacks = [set(chain.unit.stacks[node]) for node in _between(first, last)]
-        everywhere = {path for path in stacks[0] if all(path in stack for stack in stacks)}
-        for path in sorted({path for stack in stacks for path in stack} - everywhere):
-            if _has_hooks(self.search.modules[path]):
-                raise _NoChainError(f"'{path}' has hooks, and the chain crosses its border")
 
     def _rest(self, node: fx.Node) -> str:
         """What follows the chain and stays in the model's forward, where it could have been part of it."""
@@ -309,119 +271,6 @@ class _Walk:
         if len(users) == 1 and users[0].op == "call_function" and _operation(users[0]) in _FUNCTIONS:
             return f"the function {_operation(users[0])} stays in the model's forward"
         return ""
-
-
-_FUNCTIONS = (*_ACTIVATIONS.values(), "gelu", "leaky_relu", "relu_", "hardtanh")
-
-
-def is_depthwise(module: nn.Module) -> bool:
-    """Whether a module is a 1-D or 2-D convolution, subclasses included, with a group for each of several channels."""
-    return isinstance(module, _CONVOLUTIONS) and module.groups == module.in_channels > 1
-
-
-def activation_of(module: nn.Module) -> Activation | None:
-    """The activation that an `nn` module computes, or None where it is not one that sepconv has."""
-    kind = type(module)
-    if kind in _ACTIVATIONS:
-        return Activation(_ACTIVATIONS[kind])
-    if isinstance(module, nn.GELU) and kind is nn.GELU:
-        return Activation("gelu" if module.approximate == "none" else "gelu_tanh")
-    if isinstance(module, nn.LeakyReLU) and kind is nn.LeakyReLU:
-        return Activation("leaky_relu", float(module.negative_slope))
-    if isinstance(module, nn.Hardtanh) and kind is nn.Hardtanh and (module.min_val, module.max_val) == (0, 6):
-        return Activation("relu6")
-    return None
-
-
-# --- why not; every function gives a reason or None
-
-
-def _refuse(reason: str | None) -> None:
-    if reason:
-        raise _NoChainError(reason)
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    state = vars(module)
-    return any(state[name] for name in (*FORWARD_HOOKS, *STATE_HOOKS))
-
-
-def _why_not_bare(module: nn.Module, path: str) -> str | None:
-    if is_parametrized(module):
-        return f"'{path}' has parametrizations"
-    if _has_hooks(module):
-        return f"'{path}' has hooks"
-    if "forward" in vars(module):
-        return f"'{path}' has a forward of its own"
-    return None
-
-
-def _why_not_convolution(module: Any, path: str) -> str | None:
-    """Why a convolution may do more than its class, or has a weight that the operation cannot take."""
-    bare = _why_not_bare(module, path)
-    if bare:
-        return bare
-    why = why_not_plain(module, len(module.kernel_size))
-    if why:
-        return f"'{path}' {why}"
-    for tensor in (module.weight, module.bias):
-        if tensor is not None and type(tensor) is not nn.Parameter:
-            return f"'{path}' has a {type(tensor).__name__} for a weight, not a plain nn.Parameter"
-    if module.weight.dtype not in DTYPES:
-        return f"'{path}' has weights of {module.weight.dtype}"
-    return None
-
-
-def _why_not_pointwise(depthwise: Any, pointwise: Any, path: str) -> str | None:
-    if len(pointwise.kernel_size) != len(depthwise.kernel_size):
-        return f"'{path}' is a {type(pointwise).__name__} behind a {type(depthwise).__name__}"
-    why = why_not_pointwise(depthwise, pointwise)
-    return f"'{path}' is no 1x1 convolution of a pair: {why}" if why else None
-
-
-def _why_not_norm(module: Any, path: str) -> str | None:
-    if module.training:
-        return f"'{path}' is a BatchNorm in training mode: its statistics still change; call `.eval()` first"
-    if module.running_mean is None or module.running_var is None:
-        return f"'{path}' is a BatchNorm without running statistics: what it does depends on the batch"
-    for tensor in (module.weight, module.bias, module.running_mean, module.running_var):
-        if isinstance(tensor, Tensor) and type(tensor) not in (Tensor, nn.Parameter):
-            return f"'{path}' has a {type(tensor).__name__} for a weight, not a plain tensor"
-        if isinstance(tensor, Tensor) and tensor.device.type == "meta":
-            return f"'{path}' is on the meta device and has no values to fold"
-    return None
-
-
-def _is_dropout(module: Any, path: str) -> bool:
-    """Whether a dropout would do something in training; a reason where it does so now."""
-    if module.training and module.p > 0:
-        raise _NoChainError(f"'{path}' is a dropout in training mode; call `.eval()` first")
-    return bool(module.p > 0)
-
-
-def _batch_norm_act(path: str, module: Any) -> Step:
-    _refuse(_why_not_norm(module, path))
-    for name in ("drop", "act"):
-        _refuse(_why_not_bare(getattr(module, name), f"{path}.{name}"))
-    if type(module.drop) in _DROPOUTS:
-        _is_dropout(module.drop, f"{path}.drop")
-    elif type(module.drop) is not nn.Identity:
-        raise _NoChainError(f"'{path}.drop' ({type(module.drop).__name__}) cannot be absorbed")
-    activation = IDENTITY if type(module.act) is nn.Identity else activation_of(module.act)
-    if activation is None:
-        raise _NoChainError(f"'{path}.act' ({type(module.act).__name__}) cannot be absorbed")
-    return Step(path, module, norm=True, activation=activation)
-
-
-# --- nodes
-
-
-def _between(first: fx.Node, last: fx.Node) -> list[fx.Node]:
-    """The nodes of a chain, from the first to the last."""
-    nodes = [first]
-    while nodes[-1] is not last:
-        nodes.append(next(iter(nodes[-1].users)))
-    return nodes
 
 
 def _operation(node: fx.Node) -> str:

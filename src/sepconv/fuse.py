@@ -10,11 +10,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sepconv.chains import IDENTITY, Chain, LeftAlone, Search
+from sepconv.chains import Chain, LeftAlone, Search
 from sepconv.errors import ArgumentTypeError, FuseError
 from sepconv.folding import LossyError, build, check, fold
 from sepconv.nn import SeparableConvNd
 from sepconv.problem import Activation
+from sepconv.steps import IDENTITY
 from sepconv.tracing import (
     Trace,
     Unit,

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 from torch import nn
 
+_INSIDE = ("_modules", "children", "modules", "named_children", "named_modules", "get_submodule")
+
 
 def is_more_than_called(parent: nn.Module, name: str) -> bool:
     """Whether the forward of `parent`, or a method that it calls, does more with its child `name` than call it.
