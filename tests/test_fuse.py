@@ -7,7 +7,7 @@ import pickle
 import random
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import models
 import pytest
@@ -256,6 +256,16 @@ def large_scale(model: nn.Module) -> None:
     model.bn.running_var.fill_(1e-3)
 
 
+def vanishing_scale(model: nn.Module) -> None:
+    """Large values in the middle, scaled down by the BatchNorm: the scaled weights are below float16."""
+    model[0].weight.data.mul_(1000)
+    model[2].weight.data.fill_(1e-5)
+    for tensor in (model[0].bias, model[2].bias, model[2].running_mean):
+        tensor.data.zero_()
+    model[3].weight.data.mul_(1e-3)
+    model.half()
+
+
 REASONS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "3x3 behind": (
         lambda: sequence(depthwise(), nn.Conv2d(CHANNELS, WIDTH, 3)),
@@ -380,6 +390,12 @@ REASONS: dict[str, tuple[Callable[[], nn.Module], str]] = {
         changed(Pair, large_scale),
         "the weights with BatchNorm folded in are not finite in float16",
     ),
+    "lost in float16": (
+        changed(
+            lambda: sequence(depthwise(), nn.ReLU(), nn.BatchNorm2d(CHANNELS), pointwise(bias=False)), vanishing_scale
+        ),
+        "the weights with BatchNorm folded in lose more than a rounding in float16",
+    ),
     "data-dependent": (
         models.DataDependent,
         "the forward of the model cannot be traced: symbolically traced variables cannot be used as inputs to control",
@@ -449,6 +465,43 @@ def test_one_pair_that_is_refused_does_not_take_the_others_along() -> None:
     model = evaluated(sequence(Pair(), nn.Conv2d(WIDTH, CHANNELS, 1), models.ReadsWeight()))
     report = fused_copy(model, image())[1]
     assert [pair.fused for pair in report.pairs] == [True, False]
+
+
+def test_a_hooked_border_behind_the_pair_ends_its_chain() -> None:
+    model = evaluated(sequence(sequence(depthwise(), pointwise()), nn.BatchNorm2d(WIDTH)))
+    seen = []
+    model[0].register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+    fused, report = fused_copy(model, image())
+    assert report.fused[0].absorbed == ()
+    seen.clear()
+    model(image()), fused(image())
+    torch.testing.assert_close(seen[1], seen[0])
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    return torch.compile(model, backend="eager")
+
+
+@pytest.mark.parametrize("wrap", [torch.fx.symbolic_trace, nn.DataParallel, compiled])
+def test_fuses_inside_a_wrapper(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    model = evaluated(sequence(Pair()))
+    wrapped = wrap(copy.deepcopy(model))
+    assert len(sepconv.fuse(wrapped).fused) == 1
+    assert_same_results(model, wrapped, image())
+
+
+@pytest.mark.parametrize(
+    "surroundings",
+    [torch.inference_mode, lambda: torch.device("meta"), lambda: torch.autocast("cpu"), torch.no_grad],
+    ids=["inference mode", "default device", "autocast", "no_grad"],
+)
+def test_surroundings_do_not_matter(surroundings: Callable[[], AbstractContextManager]) -> None:
+    model = evaluated(Pair())
+    fused = copy.deepcopy(model)
+    with surroundings():
+        assert len(sepconv.fuse(fused).fused) == 1
+    assert_same_results(model, fused, image())
+    assert fused(image().requires_grad_()).requires_grad
 
 
 # --- models of other people

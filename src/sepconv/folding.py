@@ -76,7 +76,7 @@ def check(chain: Chain, module: SeparableConvNd, depthwise: Any, pointwise: Any,
         FuseError: they differ by more than 1e-10.
         LossyError: they agree, but not once the weights have been rounded to their dtype.
     """
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator("cpu").manual_seed(0)
     modules = [_float64(m, generator) for m in (depthwise, *(s.module for s in chain.between), pointwise)]
     modules += [_float64(s.module, generator) for s in chain.after]
     old_depthwise, old_pointwise = modules[0], modules[1 + len(chain.between)]
@@ -189,7 +189,7 @@ def _float64(module: nn.Module, generator: torch.Generator) -> nn.Module:
     """A copy of a module in float64 on the CPU; a weight without values (on the meta device) gets random ones."""
     memo: dict[int, Any] = {}
     for parameter in module.parameters():
-        values = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        values = torch.randn(parameter.shape, generator=generator, dtype=torch.float64, device="cpu")
         values = values if parameter.device.type == "meta" else _exact(parameter).clone()
         memo[id(parameter)] = nn.Parameter(values, requires_grad=False)
     return copy.deepcopy(module, memo).to("cpu", torch.float64)
@@ -202,7 +202,8 @@ def _random_input(depthwise: Any, generator: torch.Generator) -> Tensor:
         max(dilation * (kernel - 1) + 1, max(padding) + 1) + 2 * stride
         for kernel, stride, dilation in zip(depthwise.kernel_size, depthwise.stride, depthwise.dilation, strict=True)
     ]
-    return torch.randn(2, depthwise.in_channels, *sizes, generator=generator, dtype=torch.float64) * 1.5 + 0.5
+    shape = (2, depthwise.in_channels, *sizes)
+    return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu") * 1.5 + 0.5
 
 
 def _run(module: SeparableConvNd, x: Tensor) -> Tensor:

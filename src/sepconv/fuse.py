@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from sepconv.chains import Chain, LeftAlone, Search
@@ -169,7 +170,8 @@ def _plan(model: nn.Module) -> list[_Rewrite | LeftAlone]:
         trace = record(copied)
     found = Search(model, trace).run()
     refused = _refused_by_the_forward(model, trace, [chain for chain in found if isinstance(chain, Chain)])
-    return [_prepare(model, refused.get(item.depthwise, item)) for item in found]
+    with torch.inference_mode(False), torch.no_grad():  # new weights are to be ordinary tensors wherever this is called
+        return [_prepare(model, refused.get(item.depthwise, item)) for item in found]
 
 
 def _prepare(model: nn.Module, item: Chain | LeftAlone) -> _Rewrite | LeftAlone:

@@ -13,17 +13,20 @@ _INSIDE = ("_modules", "children", "modules", "named_children", "named_modules",
 def is_more_than_called(parent: nn.Module, name: str) -> bool:
     """Whether the forward of `parent`, or a method that it calls, does more with its child `name` than call it.
 
-    Iterating over the child, indexing it, handing it on, or using one of its modules or methods is more; reading a
-    number is not. Where the source cannot be read the answer is no.
+    Iterating over the child, indexing it, handing it on, or using one of its modules or own methods is more; reading a
+    number is not, nor is what every module has, such as `parameters()`. Where the source cannot be read the answer is
+    no, and for PyTorch's own wrappers too.
     """
-    child = getattr(parent, name)
-    for use in _uses(type(parent), name):
-        if use is None:
-            return True
-        value = getattr(child, use, None)
-        if isinstance(value, nn.Module) or callable(value):
-            return True
-    return False
+    if type(parent).__module__.partition(".")[0] == "torch":
+        return False
+    return any(use is None or _leads_inside(getattr(parent, name), use) for use in _uses(type(parent), name))
+
+
+def _leads_inside(child: nn.Module, use: str) -> bool:
+    value = getattr(child, use, None)
+    if use in _INSIDE or isinstance(value, nn.Module):
+        return True
+    return callable(value) and not hasattr(nn.Module, use)
 
 
 def _uses(cls: type, name: str) -> Iterator[str | None]:

@@ -1,6 +1,7 @@
 """Which module feeds which: the forward code of a model, recorded by torch.fx on a copy that shares its parameters."""
 
 import copy
+import inspect
 import random
 import sys
 import warnings
@@ -90,7 +91,7 @@ def first_line(error: Exception) -> str:
 
 def has_forward(module: nn.Module) -> bool:
     """Whether a module can be called; an `nn.ModuleList` cannot."""
-    return type(module).forward is not nn.Module.forward or "forward" in vars(module)
+    return inspect.getattr_static(module, "forward", nn.Module.forward) is not nn.Module.forward
 
 
 def is_batch_norm_act(module: nn.Module) -> bool:

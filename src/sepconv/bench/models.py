@@ -65,7 +65,7 @@ def randomize_batchnorm(model: nn.Module, seed: int = 0) -> nn.Module:
     Returns the model. Means and shifts lie within 0.5, variances and scales between 0.5 and 2. The random numbers come
     from `seed` alone.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator("cpu").manual_seed(seed)
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             for tensor, low, high in (
@@ -75,5 +75,5 @@ def randomize_batchnorm(model: nn.Module, seed: int = 0) -> nn.Module:
                 (module.bias, -0.5, 0.5),
             ):
                 if tensor is not None:
-                    tensor.data.copy_(torch.rand(tensor.shape, generator=generator) * (high - low) + low)
+                    tensor.data.copy_(torch.rand(tensor.shape, generator=generator, device="cpu") * (high - low) + low)
     return model
