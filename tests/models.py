@@ -206,9 +206,10 @@ class Features(nn.Module):
 
 
 class NumberReader(Outer):
-    """Cannot be recorded, and reads a number of its part, which does no harm."""
+    """Cannot be recorded, and reads a number and the parameters of its part, which does no harm."""
 
     def forward(self, x: Tensor) -> Tensor:
+        x = x.to(next(self.part.parameters()).device)
         return self.part(x if x.sum() > 0 else -x) * self.part.scale
 
 

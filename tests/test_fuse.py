@@ -372,8 +372,8 @@ REASONS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "forward of its own": (changed(Pair, lambda m: own_forward(m.dw)), "'dw' has a forward of its own"),
     "block with a forward of its own": (
-        changed(lambda: models.Outer(Pair()), lambda m: own_forward(m.part)),
-        "the forward of 'part' cannot be traced: it has a forward of its own",
+        changed(lambda: sequence(Pair()), lambda m: own_forward(m[0])),
+        "the forward of '0' cannot be traced: it has a forward of its own",
     ),
     "sharded weight": (changed(Pair, lambda m: odd_weight(m.pw)), "'pw' has a Sharded for a weight"),
     "complex weight": (changed(Plain, lambda m: complex_weight(m.conv_dw)), "'conv_dw' has weights of torch.complex64"),
@@ -594,6 +594,13 @@ def test_trailing_batch_norm_in_training_mode_stays() -> None:
     model.eval().train()
 
 
+def test_frozen_batch_norm_behind_convolutions_that_train_stays() -> None:
+    model = sequence(depthwise(), pointwise(), nn.BatchNorm2d(WIDTH).eval())
+    assert sepconv.fuse(model).fused[0].absorbed == ()
+    model(image()).sum().backward()
+    assert model[0].depthwise.weight.grad is not None
+
+
 def test_a_dropout_that_went_in_forbids_training() -> None:
     model = evaluated(sequence(depthwise(), nn.Dropout(0.5), pointwise()))
     weight = model[0].weight
@@ -698,11 +705,11 @@ def test_a_copy_is_independent_and_keeps_its_behaviour(copied: Callable[[nn.Modu
 
 
 def test_scan_changes_nothing() -> None:
-    model = evaluated(models.SideEffects())
+    model = evaluated(sequence(models.SideEffects()))
     seen: list[object] = []
-    model.register_forward_hook(lambda *_: seen.append(1))
+    model[0].register_forward_hook(lambda *_: seen.append(1))
     state = copy.deepcopy(model.state_dict())
-    before, attributes = modules_of(model), set(vars(model))
+    before, attributes = modules_of(model), set(vars(model[0]))
     random.seed(3)
     generators = torch.get_rng_state(), random.getstate()
     report = sepconv.scan(model)
@@ -710,10 +717,10 @@ def test_scan_changes_nothing() -> None:
     assert torch.equal(torch.get_rng_state(), generators[0])
     assert random.getstate() == generators[1]
     assert modules_of(model) == before
-    assert set(vars(model)) == attributes
-    assert len(model._forward_hooks) == 1
-    assert not model._load_state_dict_pre_hooks
-    assert (seen, model.calls) == ([], [])
+    assert set(vars(model[0])) == attributes
+    assert len(model[0]._forward_hooks) == 1
+    assert not model[0]._load_state_dict_pre_hooks
+    assert (seen, model[0].calls) == ([], [])
     for key, value in model.state_dict().items():
         assert torch.equal(value, state[key])
 
