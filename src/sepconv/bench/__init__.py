@@ -1,0 +1,1 @@
+"""Measurements: workloads, models and baselines."""
