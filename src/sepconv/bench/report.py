@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 from rich import box
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 import sepconv
 from sepconv.bench.roofline import Ceilings
@@ -25,8 +27,8 @@ from sepconv.device import describe
 class Row:
     """One provider on one problem.
 
-    Times in milliseconds, None where the result was wrong. `count` is how often the model has this problem. `efficiency`
-    is the floor over the time. `error` is the one that is closest to its budget, or furthest past it.
+    Times in milliseconds, None where the result was wrong. `count` is how often the model has this problem.
+    `efficiency` is the floor over the time. `error` is the one that is closest to its budget, or furthest past it.
     `ratio_to_best_peer`, in our rows only, is our time over that of the fastest peer.
     """
 
@@ -142,12 +144,12 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
 # --- for people
 
 
-def problem_table(rows: Sequence[Row]) -> Table:
-    """The rows of one problem as a table that 100 columns hold, the problem above it."""
+def problem_table(rows: Sequence[Row]) -> Group:
+    """The rows of one problem as a table that 100 columns hold, below the problem in words."""
     first = rows[0]
     often = f" ({first.count} times in the model)" if first.count > 1 else ""
     title = f"{first.workload}{often}, {first.direction}: {first.problem}; floor {first.floor_ms:.3g} ms"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = _table()
     table.add_column("provider", no_wrap=True)
     for name in ("ms", "p20", "p80", "efficiency", "ours/best", "error", "budget"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -159,12 +161,12 @@ def problem_table(rows: Sequence[Row]) -> Table:
         numbers += [_number(row.efficiency, ".2f"), _number(row.ratio_to_best_peer, ".2f")]
         numbers += [f"{row.error:.1e}", f"{row.error_budget:.1e}"]
         table.add_row(name.replace("[", r"\["), *numbers, style=None if row.is_right else "red")
-    return table
+    return Group(Text(title), table)
 
 
-def total_table(rows: Sequence[Row]) -> Table | None:
+def total_table(rows: Sequence[Row]) -> Group | None:
     """All pairs of each model together, each as often as it occurs; None where no workload has two problems."""
-    table = Table(title="All pairs of a model together", title_justify="left", box=box.SIMPLE_HEAD)
+    table = _table()
     for name in ("workload", "provider", "ms", "floor"):
         table.add_column(name, justify="left" if name in ("workload", "provider") else "right", no_wrap=True)
     for workload in dict.fromkeys(row.workload for row in rows):
@@ -176,7 +178,11 @@ def total_table(rows: Sequence[Row]) -> Table | None:
                 total = sum(row.count * (row.ms or 0.0) for row in found)
                 floor = sum(row.count * row.floor_ms for row in found)
                 table.add_row(workload, provider, f"{total:.3f}", f"{floor:.3f}")
-    return table if table.row_count else None
+    return Group(Text("All pairs of a model together"), table) if table.row_count else None
+
+
+def _table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
 
 
 def _number(value: float | None, form: str) -> str:
