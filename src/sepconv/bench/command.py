@@ -1,5 +1,6 @@
 """The command behind `sepconv bench`."""
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -76,7 +77,8 @@ def bench(
         request = parse(names or (), device, dtype, layout, direction, peers, precision, rounds, seed)
     except ArgumentValueError as error:
         _refuse(str(error))
-    rows, ceilings = _run(request)
+    with torch.cuda.device(request.device) if request.device.type == "cuda" else contextlib.nullcontext():
+        rows, ceilings = _run(request)
     if csv_file is not None:
         report.write_csv(rows, csv_file)
     if json_file is not None:

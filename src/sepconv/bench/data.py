@@ -62,7 +62,8 @@ def make(problem: Problem, device: torch.device, *, seed: int = 0, training: boo
 
     In training the derivative of an activation must not hang on a rounding: where it jumps, a right result on the other
     side of the kink has a far-off gradient. So before such an activation the depthwise step gets numbers that float32
-    adds without rounding, and no gradient enters where the final result lies close to a kink.
+    adds without rounding, and no gradient enters where the final result lies close to a kink. (Numbers as
+    round as these are an easy case for the product, so a precision is judged in forward, where all are random.)
     """
     generator = torch.Generator(device).manual_seed(seed)
     exact = training and problem.epilogue.depthwise_activation.name in KINKS

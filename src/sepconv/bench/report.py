@@ -148,7 +148,7 @@ def problem_table(rows: Sequence[Row]) -> Group:
     """The rows of one problem as a table that 100 columns hold, below the problem in words."""
     first = rows[0]
     often = f" ({first.count} times in the model)" if first.count > 1 else ""
-    title = f"{first.workload}{often}, {first.direction}: {first.problem}; floor {first.floor_ms:.3g} ms"
+    title = f"{first.workload}{often}, {first.direction}, floor {first.floor_ms:.3g} ms\n{first.problem}"
     table = _table()
     table.add_column("provider", no_wrap=True)
     for name in ("ms", "p20", "p80", "efficiency", "ours/best", "error", "budget"):
