@@ -24,54 +24,67 @@ _DIRECTIONS = ("forward", "training")
 _WIDTH = 100  # of a table that goes to no terminal
 
 
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="WORKLOAD...",
+        help=f"Any of {', '.join(workloads.WORKLOADS)}, with @ and a batch behind (mobilenet_v1@8). "
+        "Without one: A/16 and B/16 on the CPU, A and B on CUDA.",
+        show_default=False,
+    ),
+]
+DeviceOption = Annotated[
+    str | None, typer.Option(help="cpu, cuda or cuda:N. Without it: cuda where there is one.", show_default=False)
+]
+DtypeOption = Annotated[str, typer.Option(help=f"One of {', '.join(_DTYPES)}.")]
+LayoutOption = Annotated[str, typer.Option(help=f"One of {', '.join(_LAYOUTS)}.")]
+DirectionOption = Annotated[str, typer.Option(help="forward, or training: forward and backward with all gradients.")]
+PeersOption = Annotated[
+    str, typer.Option(help=f"all, none, or some of {', '.join(baselines.PEERS)}, with commas between.")
+]
+PrecisionOption = Annotated[
+    str | None,
+    typer.Option(help="Of float32 on CUDA: ieee, high or tf32. Without it: as PyTorch is set.", show_default=False),
+]
+RoundsOption = Annotated[int, typer.Option(min=1, help="How often each provider is timed.")]
+SeedOption = Annotated[int, typer.Option(min=0, help="Of the random tensors.")]
+CsvOption = Annotated[
+    Path | None, typer.Option("--csv", metavar="FILE", help="Write the raw rows as CSV.", show_default=False)
+]
+JsonOption = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", help="Write the raw rows and the ceilings as JSON.", show_default=False),
+]
+SaveOption = Annotated[
+    bool,
+    typer.Option(
+        "--save",
+        help="Put the rows into benchmarks/results/ under the name of the device and the versions; rows about the same "
+        "thing are replaced.",
+    ),
+]
+
+
 def bench(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="WORKLOAD...",
-            help=f"Any of {', '.join(workloads.WORKLOADS)}, with @ and a batch behind (mobilenet_v1@8). "
-            "Without one: A/16 and B/16 on the CPU, A and B on CUDA.",
-            show_default=False,
-        ),
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda or cuda:N. Without it: cuda where there is one.", show_default=False)
-    ] = None,
-    dtype: Annotated[str, typer.Option(help=f"One of {', '.join(_DTYPES)}.")] = "float32",
-    layout: Annotated[str, typer.Option(help=f"One of {', '.join(_LAYOUTS)}.")] = CHANNELS_FIRST,
-    direction: Annotated[
-        str, typer.Option(help="forward, or training: forward and backward with all gradients.")
-    ] = "forward",
-    peers: Annotated[
-        str, typer.Option(help=f"all, none, or some of {', '.join(baselines.PEERS)}, with commas between.")
-    ] = "all",
-    precision: Annotated[
-        str | None,
-        typer.Option(help="Of float32 on CUDA: ieee, high or tf32. Without it: as PyTorch is set.", show_default=False),
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each provider is timed.")] = 15,
-    seed: Annotated[int, typer.Option(min=0, help="Of the random tensors.")] = 0,
-    csv_file: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Write the raw rows as CSV.", show_default=False)
-    ] = None,
-    json_file: Annotated[
-        Path | None,
-        typer.Option("--json", metavar="FILE", help="Write the raw rows and the ceilings as JSON.", show_default=False),
-    ] = None,
-    save: Annotated[
-        bool,
-        typer.Option(
-            "--save",
-            help="Put the rows into ./benchmarks/results/<device>-torch<version>-sepconv<version>.csv; rows about "
-            "the same are replaced.",
-        ),
-    ] = False,
+    names: Names = None,
+    device: DeviceOption = None,
+    dtype: DtypeOption = "float32",
+    layout: LayoutOption = CHANNELS_FIRST,
+    direction: DirectionOption = "forward",
+    peers: PeersOption = "all",
+    precision: PrecisionOption = None,
+    rounds: RoundsOption = 15,
+    seed: SeedOption = 0,
+    csv_file: CsvOption = None,
+    json_file: JsonOption = None,
+    save: SaveOption = False,
 ) -> None:
     """Measure sepconv beside what PyTorch users have today.
 
-    Every result is checked against float64 first, then all providers are timed in turn, in one loop; the floor under a
-    time comes from ceilings that are measured in the same run. Ends with 1 if a result is wrong, and with 2 for a wrong
-    call.
+    Every result is checked against float64 first. Then all providers are timed
+    in turn, in one loop. The floor under a time comes from ceilings that are
+    measured in the same run. Ends with 1 if a result is wrong, and with 2 for a
+    wrong call.
     """
     try:
         request = parse(names or (), device, dtype, layout, direction, peers, precision, rounds, seed)

@@ -150,7 +150,7 @@ def problem_table(rows: Sequence[Row]) -> Group:
     often = f" ({first.count} times in the model)" if first.count > 1 else ""
     title = f"{first.workload}{often}, {first.direction}, floor {first.floor_ms:.3g} ms\n{first.problem}"
     table = _table()
-    table.add_column("provider", no_wrap=True)
+    table.add_column("provider", overflow="fold")
     for name in ("ms", "p20", "p80", "efficiency", "ours/best", "error", "budget"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
