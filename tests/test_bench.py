@@ -295,6 +295,20 @@ def test_save_writes_there_and_keeps_other_rows(tmp_path: Path, monkeypatch: pyt
     assert len(rows) == 1 + len(WORKLOADS["tiny"])
 
 
+@pytest.mark.usefixtures("small")
+def test_what_could_not_be_written_is_refused_before_the_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = call("tiny", "--csv", str(tmp_path))
+    assert (out.exit_code, out.stdout) == (2, "")
+    assert "a folder; expected the name of a file" in out.stderr
+    monkeypatch.chdir(tmp_path)
+    report.write_at_once(report.default_path(CPU), "other,columns\n1,2\n")
+    out = call("tiny", "--save")
+    assert (out.exit_code, out.stdout) == (2, "")
+    assert "has other columns than workload, problem" in out.stderr
+
+
 # --- the command
 
 

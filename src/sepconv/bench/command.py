@@ -88,6 +88,9 @@ def bench(
     """
     try:
         request = parse(names or (), device, dtype, layout, direction, peers, precision, rounds, seed)
+        _check_files(csv_file, json_file)
+        path = report.default_path(request.device)
+        old = _saved_rows(path) if save else []
     except ArgumentValueError as error:
         _refuse(str(error))
     with torch.cuda.device(request.device) if request.device.type == "cuda" else contextlib.nullcontext():
@@ -97,8 +100,7 @@ def bench(
     if json_file is not None:
         report.write_json(rows, ceilings, json_file)
     if save:
-        path = report.default_path(request.device)
-        report.write_csv(report.merged(report.read_csv(path) if path.exists() else (), rows), path)
+        report.write_csv(report.merged(old, rows), path)
     if not all(row.is_right for row in rows):
         raise typer.Exit(1)
 
@@ -159,6 +161,24 @@ def _run(request: measure.Request) -> tuple[list[report.Row], roofline.Ceilings]
     if totals is not None:
         out.print(totals)
     return rows, ceilings
+
+
+def _check_files(csv_file: Path | None, json_file: Path | None) -> None:
+    """Refuse before the measurement what could not be written after it."""
+    for name, path in (("csv", csv_file), ("json", json_file)):
+        if path is not None and path.is_dir():
+            raise ArgumentValueError(f"`{name}` is {str(path)!r}, a folder; expected the name of a file.")
+
+
+def _saved_rows(path: Path) -> list[report.Row]:
+    if not path.exists():
+        return []
+    try:
+        return report.read_csv(path)
+    except (KeyError, ValueError):
+        raise ArgumentValueError(
+            f"`save` would add to {str(path)!r}, which has other columns than {', '.join(report.FIELDS)}. Move it away."
+        ) from None
 
 
 def _device(text: str | None) -> torch.device:
