@@ -69,7 +69,7 @@ class Scaled(baselines.Eager):
 class Raising(Scaled):
     name = "raising"
 
-    def prepare(self, case):  # noqa: ARG002
+    def prepare(self, case):
         raise RuntimeError("no such kernel\nand a second line")
 
 

@@ -15,7 +15,7 @@ import sepconv
 from sepconv import reference
 from sepconv.bench.data import Case
 from sepconv.bench.onnx_peers import OnnxRuntime, OpenVino
-from sepconv.device import full_float32
+from sepconv.device import in_full_float32
 from sepconv.errors import ArgumentValueError
 from sepconv.problem import CHANNELS_LAST, Operands, Problem
 
@@ -44,7 +44,7 @@ class _Always:
 
     version = ""
 
-    def reasons(self, problem: Problem, device: torch.device, *, training: bool) -> list[str]:  # noqa: ARG002
+    def reasons(self, problem: Problem, device: torch.device, *, training: bool) -> list[str]:
         """None."""
         return []
 
@@ -142,8 +142,7 @@ def peers(text: str) -> tuple[Provider, ...]:
 
 def yardstick(case: Case) -> Results:
     """What eager PyTorch gives in the same dtype with TF32 off: the error that the budget is derived from."""
-    with full_float32(case.device.type):
-        return Eager().prepare(case)()
+    return in_full_float32(case.device.type, Eager().prepare(case))
 
 
 def call(forward: Callable[[Operands], Tensor], case: Case) -> Call:

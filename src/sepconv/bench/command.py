@@ -12,10 +12,10 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from sepconv.arguments import canonical_precision
 from sepconv.bench import baselines, measure, report, roofline, timing, workloads
 from sepconv.device import describe, resolve_precision
 from sepconv.errors import ArgumentValueError
-from sepconv.functional import canonical_precision
 from sepconv.problem import CHANNELS_FIRST, CHANNELS_LAST, DTYPES
 
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}

@@ -40,7 +40,7 @@ class Timer:
         """Milliseconds of one call, what it returns still alive when the clock stops."""
         self._write_buffer()
         if self._device.type == "cuda":
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             result = function()
             end.record()
