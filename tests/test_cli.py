@@ -260,7 +260,7 @@ def test_explain_knows_layouts_dtypes_and_activations(rank: int) -> None:
         ("--size", "12x12x12", "`--size` is '12x12x12', with 3 numbers; expected 1 or 2"),
         ("--size", "big", "`--size` is 'big'; expected whole numbers"),
         ("--kernel", "15", "`x` has 12 elements"),
-        ("--kernel", "0", "a kernel of at least 1"),
+        ("--kernel", "0", "a kernel of 0"),
         ("--kernel", "-3", "`--kernel` is '-3'"),
         ("--size", "9" * 30, "expected one whose bytes PyTorch"),
         ("--size", "9" * 15, "expected one whose bytes PyTorch"),

@@ -63,7 +63,7 @@ def _cuda() -> Facts:
     The extra `cuda12` or `cuda13` installs cuda-core with cuda-bindings of that major version, compiler included.
     """
     built = torch.version.cuda
-    cudnn = torch.backends.cudnn.version() if built else None  # type: ignore[no-untyped-call]
+    cudnn = torch.backends.cudnn.version() if built else None
     facts: Facts = {"torch": built, "cudnn": cudnn, "available": torch.cuda.is_available(), "problem": None}
     facts |= _compare_cuda(built, _version("cuda-core"), _version("cuda-bindings"))
     if built and not facts["available"]:
