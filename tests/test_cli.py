@@ -367,7 +367,7 @@ def broken(damage: Any) -> Any:
     ],
 )
 def test_a_broken_fuse_exits_1(models: Path, monkeypatch: pytest.MonkeyPatch, damage: Any, words: str) -> None:
-    monkeypatch.setattr(sepconv, "fuse", broken(damage), raising=False)
+    monkeypatch.setattr(trial, "fuse", broken(damage))
     assert words in " ".join(try_fast(f"{models}:pair", "--check-only", code=1).split())
     assert json.loads(try_fast(f"{models}:pair", "--json", "-", code=1))["ok"] is False
 

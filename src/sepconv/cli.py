@@ -15,8 +15,7 @@ import torch
 import typer
 from rich.table import Table
 
-import sepconv
-from sepconv import dispatch
+from sepconv import __version__, dispatch
 from sepconv.arguments import ActivationLike
 from sepconv.bench import trial
 from sepconv.bench.command import bench
@@ -61,7 +60,7 @@ def _refusing(command: Callable[P, None]) -> Callable[P, None]:
 @app.callback(invoke_without_command=True)
 def _version(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     if version:
-        typer.echo(sepconv.__version__)
+        typer.echo(__version__)
         raise typer.Exit
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-import sepconv
-from sepconv import settings
+from sepconv import __version__, settings
 from sepconv.backends import all_backends
 from sepconv.device import Device, describe
 from sepconv.errors import SepconvError
@@ -45,7 +44,7 @@ def _version(package: str) -> str | None:
 
 def _versions() -> dict[str, str | None]:
     return {
-        "sepconv": sepconv.__version__,
+        "sepconv": __version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "torch": torch.__version__,

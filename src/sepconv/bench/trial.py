@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import sepconv
 from sepconv.bench.budget import Errors, budget, errors, within
 from sepconv.bench.loading import Loaded
 from sepconv.bench.memory import Peak, peak_growth
@@ -20,6 +19,7 @@ from sepconv.bench.models import randomize_batchnorm
 from sepconv.bench.timing import WARM_UPS, Timer, Times, summary
 from sepconv.device import describe, in_full_float32
 from sepconv.errors import ArgumentTypeError, ArgumentValueError
+from sepconv.fuse import fuse
 from sepconv.problem import CHANNELS_LAST, dense_strides
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -156,7 +156,7 @@ def run(loaded: Loaded, request: Request, tell: Tell = _say_nothing) -> Trial:
     original = _placed(loaded.model, request)
     tell("fusing", 0)
     fused = copy.deepcopy(original)
-    report = sepconv.fuse(fused)
+    report = fuse(fused)
     with torch.no_grad():
         checks = _check(loaded, request, original, fused, inputs, tell)
         outcome = Trial(loaded.source, request, tuple(tuple(t.shape) for t in inputs), report, checks)
