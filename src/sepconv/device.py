@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from sepconv.errors import value_error
+
 T = TypeVar("T")
 
 
@@ -50,6 +52,18 @@ def describe(device: torch.device) -> Device:
         isa = torch.backends.cpu.get_cpu_capability()
         return Device("cpu", _cpu_name(), units=torch.get_num_threads(), memory=_host_memory(), isa=isa)
     return Device(device.type, device.type, device.index)
+
+
+def usable(device: torch.device | str) -> torch.device:
+    """The torch device of this name; ArgumentValueError where this PyTorch has none such, or cannot use it."""
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError) as error:
+        came = f"is {str(device)!r}, which cannot be used here ({str(error).splitlines()[0].rstrip('.')})"
+        expected = "cpu, or cuda or cuda:INDEX where there is one"
+        raise value_error("device", came, expected, "`sepconv doctor` lists the devices.") from None
+    return found
 
 
 def is_capturing(kind: str) -> bool:

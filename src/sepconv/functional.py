@@ -7,9 +7,9 @@ from torch import Tensor
 
 from sepconv import dispatch, ops
 from sepconv.arguments import ActivationLike, Sizes, Words, canonical, check_tensors
-from sepconv.device import describe
+from sepconv.device import Device, describe, usable
 from sepconv.errors import value_error
-from sepconv.problem import Operands, Options
+from sepconv.problem import Operands, Options, Problem
 
 
 def separable_conv1d(
@@ -123,20 +123,32 @@ def explain(
     pointwise_activation: ActivationLike = None,
     residual: Tensor | None = None,
     precision: str | None = None,
+    device: torch.device | str | None = None,
 ) -> str:
     """Which backend would run this call, with what, and why the faster ones would not; nothing is computed.
 
     The arguments are those of `separable_conv2d`; the rank is that of `depthwise_weight`. Tensors may be fake or on the
-    meta device, which stands for itself. Returns lines of text. Raises as the call would.
+    meta device. `device` is where the call would run; None is the device of x, and the meta device stands for itself.
+    Returns lines of text. Raises as the call would.
     """
     operands = Operands(x, depthwise_weight, pointwise_weight, depthwise_bias, pointwise_bias, residual)
-    check_tensors(operands)
-    rank = depthwise_weight.dim() - 2
-    if rank not in (1, 2, 3):
-        raise value_error("depthwise_weight", f"has shape {tuple(depthwise_weight.shape)}", "3, 4 or 5 dimensions")
     words = (stride, padding, dilation, depthwise_activation, pointwise_activation, precision)
+    return dispatch.explain(*problem_and_device(operands, words, None if device is None else usable(device)))
+
+
+def problem_and_device(operands: Operands, words: Words, device: torch.device | None = None) -> tuple[Problem, Device]:
+    """What dispatch is asked for one call: its problem, and the device that it would run on (None: that of x).
+
+    Nothing is computed, so that tensors on the meta device can stand for a call on `device`. Raises as the call would.
+    """
+    check_tensors(operands)
+    weight = operands.depthwise_weight
+    rank = weight.dim() - 2
+    if rank not in (1, 2, 3):
+        raise value_error("depthwise_weight", f"has shape {tuple(weight.shape)}", "3, 4 or 5 dimensions")
     operands, options, _ = canonical(rank, operands, words)
-    return dispatch.explain(ops.problem_of(operands, options), describe(operands.x.device))
+    device = operands.x.device if device is None else device
+    return ops.problem_of(operands, options, kind=device.type), describe(device)
 
 
 def call(rank: int, operands: Operands, words: Words) -> Tensor:

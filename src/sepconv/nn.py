@@ -186,9 +186,9 @@ class SeparableConvNd(nn.Module):
         """As `nn.Module.train`; a module with a folded BatchNorm cannot train and says so."""
         if mode and self.folded:
             raise FuseError(
-                f"`train()` came to a separable convolution into which {self.folded} was folded: the BatchNorm's statistics are "
-                "gone, so it cannot train. Keep a copy of the model from before `sepconv.fuse` for training, and call `.eval()` "
-                "on this one."
+                f"`train()` came to a separable convolution into which {self.folded} was folded: what that does in training (a "
+                "BatchNorm's statistics, a dropout) is gone, so it cannot train. Keep a copy of the model from before "
+                "`sepconv.fuse` for training, and call `.eval()` on this one."
             )
         return super().train(mode)
 

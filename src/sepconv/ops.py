@@ -98,8 +98,11 @@ _PLAIN_KEYS = _plain_keys()
 _PLAIN_TYPES = (Tensor, torch.nn.Parameter)
 
 
-def problem_of(operands: Operands, options: Options, direction: str = "forward") -> Problem:
-    """The problem of one call on real or fake tensors of known size; `precision` None is resolved now."""
+def problem_of(operands: Operands, options: Options, direction: str = "forward", kind: str | None = None) -> Problem:
+    """The problem of one call on real or fake tensors of known size; `precision` None is resolved now.
+
+    `kind` is the type of the device that the call runs on, where that is not the device of x.
+    """
     x, depthwise_weight, pointwise_weight, depthwise_bias, pointwise_bias, residual = operands
     padding = tuple(int(n) for n in options.padding)
     return Problem(
@@ -114,7 +117,7 @@ def problem_of(operands: Operands, options: Options, direction: str = "forward")
         dilation=tuple(options.dilation),
         dtype=x.dtype,
         layout=output_layout(operands),
-        precision=_precision(x, options),
+        precision=resolve_precision(options.precision, x.dtype, kind or x.device.type),
         epilogue=Epilogue(
             depthwise_bias is not None,
             Activation(options.depthwise_activation, options.depthwise_value),

@@ -1,0 +1,202 @@
+"""The command behind `sepconv bench`."""
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from sepconv.arguments import canonical_precision
+from sepconv.bench import baselines, measure, report, roofline, timing, workloads
+from sepconv.device import describe, resolve_precision
+from sepconv.errors import ArgumentValueError
+from sepconv.problem import CHANNELS_FIRST, CHANNELS_LAST, DTYPES
+
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
+_LAYOUTS = (CHANNELS_FIRST, CHANNELS_LAST)
+_DIRECTIONS = ("forward", "training")
+_WIDTH = 100  # of a table that goes to no terminal
+
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="WORKLOAD...",
+        help=f"Any of {', '.join(workloads.WORKLOADS)}, with @ and a batch behind (mobilenet_v1@8). "
+        "Without one: A/16 and B/16 on the CPU, A and B on CUDA.",
+        show_default=False,
+    ),
+]
+DeviceOption = Annotated[
+    str | None, typer.Option(help="cpu, cuda or cuda:N. Without it: cuda where there is one.", show_default=False)
+]
+DtypeOption = Annotated[str, typer.Option(help=f"One of {', '.join(_DTYPES)}.")]
+LayoutOption = Annotated[str, typer.Option(help=f"One of {', '.join(_LAYOUTS)}.")]
+DirectionOption = Annotated[str, typer.Option(help="forward, or training: forward and backward with all gradients.")]
+PeersOption = Annotated[
+    str, typer.Option(help=f"all, none, or some of {', '.join(baselines.PEERS)}, with commas between.")
+]
+PrecisionOption = Annotated[
+    str | None,
+    typer.Option(help="Of float32 on CUDA: ieee, high or tf32. Without it: as PyTorch is set.", show_default=False),
+]
+RoundsOption = Annotated[int, typer.Option(min=1, help="How often each provider is timed.")]
+SeedOption = Annotated[int, typer.Option(min=0, help="Of the random tensors.")]
+CsvOption = Annotated[
+    Path | None, typer.Option("--csv", metavar="FILE", help="Write the raw rows as CSV.", show_default=False)
+]
+JsonOption = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", help="Write the raw rows and the ceilings as JSON.", show_default=False),
+]
+SaveOption = Annotated[
+    bool,
+    typer.Option(
+        "--save",
+        help="Put the rows into benchmarks/results/ under the name of the device and the versions; rows about the same "
+        "thing are replaced.",
+    ),
+]
+
+
+def bench(
+    names: Names = None,
+    device: DeviceOption = None,
+    dtype: DtypeOption = "float32",
+    layout: LayoutOption = CHANNELS_FIRST,
+    direction: DirectionOption = "forward",
+    peers: PeersOption = "all",
+    precision: PrecisionOption = None,
+    rounds: RoundsOption = 15,
+    seed: SeedOption = 0,
+    csv_file: CsvOption = None,
+    json_file: JsonOption = None,
+    save: SaveOption = False,
+) -> None:
+    """Measure sepconv beside what PyTorch users have today.
+
+    Every result is checked against float64 first. Then all providers are timed
+    in turn, in one loop. The floor under a time comes from ceilings that are
+    measured in the same run. Ends with 1 if a result is wrong, and with 2 for a
+    wrong call.
+    """
+    try:
+        request = parse(names or (), device, dtype, layout, direction, peers, precision, rounds, seed)
+        _check_files(csv_file, json_file)
+        path = report.default_path(request.device)
+        old = _saved_rows(path) if save else []
+    except ArgumentValueError as error:
+        _refuse(str(error))
+    with torch.cuda.device(request.device) if request.device.type == "cuda" else contextlib.nullcontext():
+        rows, ceilings = _run(request)
+    if csv_file is not None:
+        report.write_csv(rows, csv_file)
+    if json_file is not None:
+        report.write_json(rows, ceilings, json_file)
+    if save:
+        report.write_csv(report.merged(old, rows), path)
+    if not all(row.is_right for row in rows):
+        raise typer.Exit(1)
+
+
+def parse(
+    names: Sequence[str],
+    device: str | None,
+    dtype: str,
+    layout: str,
+    direction: str,
+    peers: str,
+    precision: str | None,
+    rounds: int,
+    seed: int,
+) -> measure.Request:
+    """The request that the words of a call make; ArgumentValueError, with what is known, where one is unknown."""
+    where = _device(device)
+    kind = _DTYPES[_known("dtype", dtype, tuple(_DTYPES))]
+    exactness = resolve_precision(canonical_precision(precision), kind, where.type)
+    order = _known("layout", layout, _LAYOUTS)
+    wanted = names or workloads.default_names(where.type)
+    return measure.Request(
+        workloads=tuple(workloads.workload(name, kind, order, exactness) for name in dict.fromkeys(wanted)),
+        device=where,
+        dtype=kind,
+        layout=order,
+        training=_known("direction", direction, _DIRECTIONS) == "training",
+        ours=baselines.OURS,
+        peers=baselines.peers(peers),
+        rounds=rounds,
+        seed=seed,
+    )
+
+
+def _run(request: measure.Request) -> tuple[list[report.Row], roofline.Ceilings]:
+    """Measure and print; the tables go to the standard output, what was skipped and the progress to the other."""
+    out = Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False)
+    notes = Console(stderr=True, highlight=False)
+    timer = timing.Timer(request.device)
+    ceilings = roofline.measure(request.device, request.dtype, timer)
+    out.print(f"{describe(request.device)}, torch {torch.__version__}\n{ceilings}", soft_wrap=True, markup=False)
+    rows: list[report.Row] = []
+    told: set[str] = set()
+    for workload in request.workloads:
+        for number, entry in enumerate(workload.entries, 1):
+            with Progress(
+                console=notes, transient=True, disable=not notes.is_terminal, redirect_stdout=False
+            ) as progress:
+                task = progress.add_task(f"{workload.name} {number}/{len(workload.entries)}", total=request.rounds)
+                advance = partial(progress.advance, task)
+                found = measure.measure(request, workload, entry, ceilings, timer, advance)
+            for note in (*(s for s in found.skipped if s not in told), *found.wrong):
+                notes.print(note, markup=False, soft_wrap=True)
+            told.update(found.skipped)
+            out.print(report.problem_table(found.rows))
+            rows += found.rows
+    totals = report.total_table(rows)
+    if totals is not None:
+        out.print(totals)
+    return rows, ceilings
+
+
+def _check_files(csv_file: Path | None, json_file: Path | None) -> None:
+    """Refuse before the measurement what could not be written after it."""
+    for name, path in (("csv", csv_file), ("json", json_file)):
+        if path is not None and path.is_dir():
+            raise ArgumentValueError(f"`{name}` is {str(path)!r}, a folder; expected the name of a file.")
+
+
+def _saved_rows(path: Path) -> list[report.Row]:
+    if not path.exists():
+        return []
+    try:
+        return report.read_csv(path)
+    except (KeyError, ValueError):
+        raise ArgumentValueError(
+            f"`save` would add to {str(path)!r}, which has other columns than {', '.join(report.FIELDS)}. Move it away."
+        ) from None
+
+
+def _device(text: str | None) -> torch.device:
+    known = ["cpu"] + [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    if text is None:
+        return torch.device(known[1] if len(known) > 1 else "cpu")
+    name = f"cuda:{torch.cuda.current_device()}" if text == "cuda" and len(known) > 1 else text
+    if name not in known:
+        raise ArgumentValueError(f"`device` is {text!r}; this machine has {', '.join(known)}.")
+    return torch.device(name)
+
+
+def _known(name: str, value: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise ArgumentValueError(f"`{name}` is {value!r}; expected one of {', '.join(known)}.")
+    return value
+
+
+def _refuse(text: str) -> NoReturn:
+    typer.echo(f"error: {text}", err=True)
+    raise typer.Exit(2)

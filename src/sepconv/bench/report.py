@@ -1,0 +1,189 @@
+"""What was measured, for machines (CSV, JSON) and for people (a table); raw rows, written at once or not at all."""
+
+import csv
+import io
+import json
+import math
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+import sepconv
+from sepconv.bench.roofline import Ceilings
+from sepconv.device import describe
+
+
+@dataclass(frozen=True)
+class Row:
+    """One provider on one problem.
+
+    Times in milliseconds, None where the result was wrong. `count` is how often the model has this problem.
+    `efficiency` is the floor over the time. `error` is the one that is closest to its budget, or furthest past it.
+    `ratio_to_best_peer`, in our rows only, is our time over that of the fastest peer.
+    """
+
+    workload: str
+    problem: str
+    count: int
+    device: str
+    dtype: str
+    layout: str
+    direction: str
+    provider: str
+    plan: str
+    ms: float | None
+    ms_p20: float | None
+    ms_p80: float | None
+    bytes: int
+    flops: int
+    floor_ms: float
+    efficiency: float | None
+    error: float
+    error_budget: float
+    versions: str
+    ratio_to_best_peer: float | None = None
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the result kept its budget."""
+        return self.error <= self.error_budget
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What a row is about: two rows with one key are two measurements of one thing."""
+        return (self.workload, self.problem, self.direction, self.provider)
+
+
+FIELDS = tuple(field.name for field in fields(Row))
+_INTEGERS = ("count", "bytes", "flops")
+_WORDS = ("workload", "problem", "device", "dtype", "layout", "direction", "provider", "plan", "versions")
+
+
+# --- for machines
+
+
+def default_path(device: torch.device, folder: Path = Path("benchmarks/results")) -> Path:
+    """Where the rows of this device belong: <folder>/<device>-torch<version>-sepconv<version>.csv."""
+    name = re.sub(r"\((R|TM)\)", "", describe(device).name, flags=re.IGNORECASE)
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or device.type
+    return folder / f"{slug}-torch{torch.__version__}-sepconv{sepconv.__version__}.csv"
+
+
+def write_csv(rows: Iterable[Row], path: Path) -> None:
+    """The rows as CSV with a line of names; a number that is not there is empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, FIELDS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    write_at_once(path, text.getvalue())
+
+
+def read_csv(path: Path) -> list[Row]:
+    """The rows of a file that `write_csv` wrote."""
+    with open(path, newline="", encoding="utf-8") as lines:
+        return [_row(values) for values in csv.DictReader(lines)]
+
+
+def write_json(rows: Iterable[Row], ceilings: Ceilings, path: Path) -> None:
+    """The rows and the ceilings of their run as JSON; infinite errors, which JSON has no number for, are "inf"."""
+    found = {"ceilings": asdict(ceilings), "rows": [_finite(asdict(row)) for row in rows]}
+    write_at_once(path, json.dumps(found, indent=1, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> tuple[list[Row], Ceilings]:
+    """The rows and the ceilings of a file that `write_json` wrote."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    return [_row(values) for values in found["rows"]], Ceilings(**found["ceilings"])
+
+
+def merged(old: Iterable[Row], new: Iterable[Row]) -> list[Row]:
+    """The new rows in the place of old rows with the same key, or behind the old rows."""
+    return list({row.key: row for row in (*old, *new)}.values())
+
+
+def write_at_once(path: Path, text: str) -> None:
+    """The text in a file that a reader sees whole or not at all; folders on the way are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(handle, "w", encoding="utf-8", newline="") as out:
+            out.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _row(values: dict[str, Any]) -> Row:
+    return Row(**{name: _value(name, values[name]) for name in FIELDS})
+
+
+def _value(name: str, value: Any) -> Any:
+    if name in _WORDS:
+        return value
+    if value is None or value == "":
+        return None
+    return int(value) if name in _INTEGERS else float(value)
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+
+
+# --- for people
+
+
+def problem_table(rows: Sequence[Row]) -> Group:
+    """The rows of one problem as a table that 100 columns hold, below the problem in words."""
+    first = rows[0]
+    often = f" ({first.count} times in the model)" if first.count > 1 else ""
+    title = f"{first.workload}{often}, {first.direction}, floor {first.floor_ms:.3g} ms\n{first.problem}"
+    table = _table()
+    table.add_column("provider", overflow="fold")
+    for name in ("ms", "p20", "p80", "efficiency", "ours/best", "error", "budget"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        name = f"{row.provider} [{row.plan}]" if row.plan else row.provider
+        numbers = [_number(v, ".3f") for v in (row.ms, row.ms_p20, row.ms_p80)]
+        if not row.is_right:
+            numbers[0] = "WRONG"
+        numbers += [_number(row.efficiency, ".2f"), _number(row.ratio_to_best_peer, ".2f")]
+        numbers += [f"{row.error:.1e}", f"{row.error_budget:.1e}"]
+        table.add_row(name.replace("[", r"\["), *numbers, style=None if row.is_right else "red")
+    return Group(Text(title), table)
+
+
+def total_table(rows: Sequence[Row]) -> Group | None:
+    """All pairs of each model together, each as often as it occurs; None where no workload has two problems."""
+    table = _table()
+    for name in ("workload", "provider", "ms", "floor"):
+        table.add_column(name, justify="left" if name in ("workload", "provider") else "right", no_wrap=True)
+    for workload in dict.fromkeys(row.workload for row in rows):
+        of_workload = [row for row in rows if row.workload == workload]
+        problems = len({row.problem for row in of_workload})
+        for provider in dict.fromkeys(row.provider for row in of_workload):
+            found = [row for row in of_workload if row.provider == provider]
+            if problems > 1 and len(found) == problems and all(row.ms is not None for row in found):
+                total = sum(row.count * (row.ms or 0.0) for row in found)
+                floor = sum(row.count * row.floor_ms for row in found)
+                table.add_row(workload, provider, f"{total:.3f}", f"{floor:.3f}")
+    return Group(Text("All pairs of a model together"), table) if table.row_count else None
+
+
+def _table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)

@@ -1,0 +1,392 @@
+"""The benchmark: budgets, the check before the time, arithmetic, files, wrong calls, and a run with all peers."""
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner, Result
+
+from sepconv import reference
+from sepconv.bench import baselines, data, measure, onnx_peers, report, roofline, timing
+from sepconv.bench.budget import errors
+from sepconv.bench.command import bench
+from sepconv.bench.roofline import Ceilings
+from sepconv.bench.workloads import WORKLOADS, Workload
+from sepconv.problem import CHANNELS_LAST, Activation, Epilogue
+
+CPU = torch.device("cpu")
+CEILINGS = Ceilings(copy=1e9, arithmetic=1e12, arithmetic_name="a float32 matrix product", products=False)
+IMPORT_OF_INDUCTOR = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+app = typer.Typer()
+app.command()(bench)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ceilings and flushes of a size for tests."""
+    monkeypatch.setitem(timing.FLUSH_BYTES, "cpu", 2**16)
+    monkeypatch.setattr(roofline, "measure", lambda *_: CEILINGS)
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+class Scaled(baselines.Eager):
+    """A peer whose result, or whose last gradient in training, is off by a factor; it counts its calls."""
+
+    name = "scaled"
+    version = "scaled 1.0"
+
+    def __init__(self, factor: float = 1.001) -> None:
+        self.factor, self.calls = factor, 0
+
+    def prepare(self, case):
+        right = super().prepare(case)
+
+        def run():
+            self.calls += 1
+            *others, last = right()
+            return (*others, last * self.factor)
+
+        return run
+
+
+class Raising(Scaled):
+    name = "raising"
+
+    def prepare(self, case):
+        raise RuntimeError("no such kernel\nand a second line")
+
+
+def request(*peers, ours=None, training=False, workload="tiny") -> measure.Request:
+    found = Workload(workload, WORKLOADS[workload])
+    return measure.Request(
+        (found,), CPU, torch.float32, "channels_first", training, ours or baselines.OURS, tuple(peers), 2, 0
+    )
+
+
+def measured(asked: measure.Request, index: int = 0) -> measure.Measured:
+    workload = asked.workloads[0]
+    return measure.measure(asked, workload, workload.entries[index], CEILINGS, timing.Timer(CPU), lambda: None)
+
+
+# --- the check before the time
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("training", [False, True])
+def test_a_wrong_result_is_named_and_not_timed(training: bool) -> None:
+    peer = Scaled()
+    found = measured(request(peer, baselines.Eager(), training=training))
+    wrong = next(row for row in found.rows if row.provider == "scaled")
+    assert peer.calls == 1
+    assert (wrong.ms, wrong.ms_p20, wrong.ms_p80, wrong.efficiency) == (None,) * 4
+    assert wrong.error > wrong.error_budget > 0
+    assert not wrong.is_right
+    place = "gradient of residual" if training else "result"
+    assert len(found.wrong) == 1
+    assert f"scaled is WRONG: error 0.001 in the {place}" in found.wrong[0]
+    assert all(row.ms for row in found.rows if row.provider != "scaled")
+
+
+@pytest.mark.usefixtures("small")
+def test_a_wrong_result_ends_the_command_with_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(baselines.PEERS, "scaled", Scaled())
+    out = call("tiny", "--peers", "scaled", "--rounds", "1", "--csv", str(tmp_path / "rows.csv"))
+    assert out.exit_code == 1
+    assert "WRONG" in out.stdout
+    rows = report.read_csv(tmp_path / "rows.csv")
+    assert [row.is_right for row in rows] == [True, False] * len(WORKLOADS["tiny"])
+    assert all(row.ratio_to_best_peer is None for row in rows)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_peer_that_raises_is_skipped_and_ours_is_wrong() -> None:
+    found = measured(request(Raising()))
+    assert found.skipped == ("raising is skipped: it raised RuntimeError: no such kernel",)
+    assert [row.provider for row in found.rows] == ["sepconv"]
+    assert not found.wrong
+    found = measured(request(baselines.Eager(), ours=Raising()))
+    assert "raising is WRONG: error inf in the call, which raised RuntimeError: no such kernel," in found.wrong[0]
+    assert found.rows[0].plan == ""
+
+
+@pytest.mark.usefixtures("small")
+def test_missing_gradients_are_wrong() -> None:
+    class Forgetful(Scaled):
+        def prepare(self, case):
+            right = baselines.Eager().prepare(case)
+            return lambda: right()[:1]
+
+    assert "number of results, 1 for 7" in measured(request(Forgetful(), training=True)).wrong[0]
+
+
+def test_no_gradient_hangs_on_a_rounding_at_a_kink() -> None:
+    """With ReLU after both steps, float32 and float64 agree on which elements pass: exactly before, by a gap after."""
+    problem = replace(WORKLOADS["mobilenet_v1"][5].problem, in_channels=64, out_channels=64)
+    case = data.make(problem, CPU, training=True)
+    middle = case.options._replace(depthwise_activation="identity", pointwise_activation="identity")
+    one = torch.eye(64).view(64, 64, 1, 1)
+    operands = case.operands._replace(pointwise_weight=one, pointwise_bias=None)
+    exact = reference.forward(operands, middle)
+    assert torch.equal(exact.double(), reference.forward(data.cast(operands, torch.float64), middle))
+    after = reference.forward(case.operands, case.options._replace(pointwise_activation="identity"))
+    assert case.grad is not None
+    assert after[case.grad != 0].abs().min() > 0.03
+    assert (case.grad != 0).float().mean() > 0.9
+
+
+# --- arithmetic
+
+
+def test_floors() -> None:
+    assert roofline.floor_ms(10**9, 10**9, "ieee", torch.float32, CEILINGS) == 1000
+    assert roofline.floor_ms(1, 10**12, "ieee", torch.float32, CEILINGS) == 1000
+    cuda = replace(CEILINGS, products=True)
+    for precision, factor in (("ieee", 6), ("high", 3), ("tf32", 2)):
+        assert roofline.floor_ms(1, 10**12, precision, torch.float32, cuda) == 1000 * factor
+    assert roofline.floor_ms(1, 10**12, "ieee", torch.bfloat16, cuda) == 1000
+
+
+def test_training_counts_forward_and_backward() -> None:
+    problem = WORKLOADS["A/16"][0].problem
+    assert roofline.work(problem, training=False) == (problem.bytes, problem.flops)
+    backward = replace(problem, direction="backward")
+    assert roofline.work(problem, training=True) == (problem.bytes + backward.bytes, 3 * problem.flops)
+
+
+def test_times_are_median_and_percentiles() -> None:
+    assert timing.summary([5.0, 1.0, 2.0, 4.0, 3.0, 6.0]) == timing.Times(3.5, 2.0, 5.0)
+    assert timing.summary([2.0]) == timing.Times(2.0, 2.0, 2.0)
+
+
+def test_providers_are_called_in_turn_and_flushed_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    timer = timing.Timer(CPU)
+    monkeypatch.setattr(timer, "_write_buffer", lambda: called.append("flush"))
+    functions = {name: (lambda n=name: called.append(n)) for name in "ab"}
+    found = timer.in_turn(functions, 2, lambda: called.append("|"))
+    warm = ["a"] * timing.WARM_UPS + ["b"] * timing.WARM_UPS
+    assert called == warm + ["flush", "a", "flush", "b", "|"] * 2
+    assert all(times.p20 <= times.median <= times.p80 for times in found.values())
+
+
+@pytest.mark.usefixtures("small")
+def test_efficiency_and_ratio_on_fixed_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    fixed = {"sepconv": 3.0, "eager": 6.0, "scaled": 4.0}
+    monkeypatch.setattr(
+        timing.Timer, "in_turn", lambda _, calls, *__: {name: timing.Times(fixed[name], 1.0, 9.0) for name in calls}
+    )
+    rows = measured(request(baselines.Eager(), Scaled(1.0))).rows
+    assert [row.provider for row in rows] == ["sepconv", "eager", "scaled"]
+    assert [row.ratio_to_best_peer for row in rows] == [0.75, None, None]
+    assert [row.efficiency for row in rows] == [row.floor_ms / fixed[row.provider] for row in rows]
+    assert rows[0].floor_ms == 1e3 * max(rows[0].bytes / 1e9, rows[0].flops / 1e12)
+    assert rows[0].plan
+    assert [row.versions.split("; ")[-1] for row in rows][1:] == [f"torch {torch.__version__}", "scaled 1.0"]
+
+
+# --- files
+
+
+ROW = report.Row(
+    "A", "2-D, (1, 2) -> 3; x", 1, "cpu x", "float32", "channels_first", "forward", "sepconv", "eager (default)",
+    1.25, 1.0, 1.5, 10, 20, 0.1, 0.08, 1e-7, 2e-7, "sepconv 0; torch 1", 0.5,
+)  # fmt: skip
+BAD = replace(
+    ROW, provider="eager", plan="", ms=None, ms_p20=None, ms_p80=None, efficiency=None, error=math.inf,
+    ratio_to_best_peer=None,
+)  # fmt: skip
+
+
+def test_csv_and_json_give_the_rows_back(tmp_path: Path) -> None:
+    rows = [ROW, BAD]
+    report.write_csv(rows, tmp_path / "new" / "rows.csv")
+    assert report.read_csv(tmp_path / "new" / "rows.csv") == rows
+    assert (tmp_path / "new" / "rows.csv").read_text().splitlines()[0] == ",".join(report.FIELDS)
+    report.write_json(rows, CEILINGS, tmp_path / "rows.json")
+    assert report.read_json(tmp_path / "rows.json") == (rows, CEILINGS)
+    assert "Infinity" not in (tmp_path / "rows.json").read_text()
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rows.csv"
+    report.write_csv([ROW], path)
+
+    def fail(*_: object) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr(report.os, "replace", fail)
+    with pytest.raises(OSError, match="no space"):
+        report.write_csv([ROW, BAD], path)
+    assert report.read_csv(path) == [ROW]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_new_rows_take_the_place_of_old_ones_about_the_same() -> None:
+    newer, other = replace(ROW, ms=7.0), replace(ROW, workload="B")
+    assert report.merged([ROW, BAD], [newer, other]) == [newer, BAD, other]
+
+
+def test_the_name_of_a_result_file() -> None:
+    path = report.default_path(CPU)
+    assert path.parent == Path("benchmarks/results")
+    assert path.name.endswith(f"-torch{torch.__version__}-sepconv0.1.0.csv")
+    assert not set(path.name) & set(" ()/")
+
+
+@pytest.mark.usefixtures("small")
+def test_save_writes_there_and_keeps_other_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = report.default_path(CPU)
+    report.write_csv([ROW], path)
+    assert call("tiny", "--peers", "none", "--rounds", "1", "--save").exit_code == 0
+    rows = report.read_csv(path)
+    assert rows[0] == ROW
+    assert len(rows) == 1 + len(WORKLOADS["tiny"])
+
+
+@pytest.mark.usefixtures("small")
+def test_what_could_not_be_written_is_refused_before_the_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = call("tiny", "--csv", str(tmp_path))
+    assert (out.exit_code, out.stdout) == (2, "")
+    assert "a folder; expected the name of a file" in out.stderr
+    monkeypatch.chdir(tmp_path)
+    report.write_at_once(report.default_path(CPU), "other,columns\n1,2\n")
+    out = call("tiny", "--save")
+    assert (out.exit_code, out.stdout) == (2, "")
+    assert "has other columns than workload, problem" in out.stderr
+
+
+# --- the command
+
+
+@pytest.mark.usefixtures("small")
+@IMPORT_OF_INDUCTOR
+def test_all_installed_peers_run_on_small_odd_problems(tmp_path: Path) -> None:
+    out = call("tiny", "--rounds", "1", "--json", str(tmp_path / "rows.json"))
+    assert out.exit_code == 0, out.output
+    lines = out.stdout.splitlines()
+    assert lines[1].startswith("copy: 1.0 GB/s; arithmetic: a float32 matrix product")
+    assert max(map(len, lines[2:])) <= 100
+    assert "eager_channels_last is skipped: it is for 2-D, the problem is 1-D" in out.stderr
+    assert "All pairs of a model together" in out.stdout
+    rows, _ = report.read_json(tmp_path / "rows.json")
+    installed = {"onnxruntime", "openvino"} if onnx_peers._version("onnx") else set()
+    installed = {name for name in installed if onnx_peers._version(name)}
+    assert {row.provider for row in rows} == {"sepconv", "eager", "eager_channels_last", "compile"} | installed
+    assert all(row.is_right and row.ms for row in rows)
+    assert all((row.ratio_to_best_peer is None) == (row.provider != "sepconv") for row in rows)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("direction", ["forward", "training"])
+def test_every_dtype_and_direction_in_channels_last(dtype: str, direction: str) -> None:
+    out = call(
+        "tiny", "--dtype", dtype, "--direction", direction, "--layout", CHANNELS_LAST, "--rounds", "1",
+        "--peers", "eager,onnxruntime,eager_channels_last",
+    )  # fmt: skip
+    assert out.exit_code == 0, out.output
+    assert "onnxruntime is skipped: it" in out.stderr
+    assert "eager_channels_last is skipped: the problem is in channels_last itself" in out.stderr
+
+
+@pytest.mark.usefixtures("small")
+@IMPORT_OF_INDUCTOR
+def test_torch_compile_in_training() -> None:
+    found = measured(request(baselines.Compile(), baselines.EagerChannelsLast(), training=True), index=3)
+    assert [row.provider for row in found.rows] == ["sepconv", "compile", "eager_channels_last"]
+    assert not found.wrong
+    assert not found.skipped
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("activation", reference.ACTIVATIONS)
+def test_onnx_peers_compute_every_activation(name: str, activation: str) -> None:
+    peer = baselines.PEERS[name]
+    problem = WORKLOADS["tiny"][3].problem
+    value = Activation(activation, 0.1 if activation == "leaky_relu" else 0.0)
+    problem = replace(problem, epilogue=Epilogue(True, value, True, value, True))
+    if not onnx_peers._version(name) or not onnx_peers._version("onnx"):
+        pytest.skip("; ".join(peer.reasons(problem, CPU, training=False)))
+    case = data.make(problem, CPU)
+    right = data.right(case)
+    peer_errors = [errors(baselines.yardstick(case)[0], right[0])]
+    assert measure.check(case, peer.prepare(case)(), right, peer_errors, "ieee").is_right
+
+
+def test_a_peer_that_is_not_installed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_peers, "_version", lambda _: "")
+    reasons = baselines.PEERS["openvino"].reasons(WORKLOADS["A"][0].problem, CPU, training=False)
+    assert reasons == ["openvino is not installed", "onnx, which builds its model, is not installed"]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["mobilenet_v9"], "`workload` is 'mobilenet_v9'; expected one of A, B, A/16, B/16, mobilenet_v1"),
+        (
+            ["--peers", "eager,jax"],
+            "`peers` has 'jax'; expected all, none, or some of eager, eager_channels_last, compile",
+        ),
+        (["--dtype", "int8"], "`dtype` is 'int8'; expected one of float64, float32, float16, bfloat16"),
+        (["--layout", "nhwc"], "`layout` is 'nhwc'; expected one of channels_first, channels_last"),
+        (["--direction", "backward"], "`direction` is 'backward'; expected one of forward, training"),
+        (["--precision", "half"], "`precision` is 'half'; expected None or one of ieee, high, tf32"),
+        (["--device", "tpu"], "`device` is 'tpu'; this machine has cpu"),
+        (["--device", "cuda:99"], "`device` is 'cuda:99'; this machine has cpu"),
+    ],
+)
+def test_a_wrong_call_ends_with_2_and_says_what_is_known(words: list[str], text: str) -> None:
+    out = call(*words)
+    assert out.exit_code == 2
+    assert text in out.stderr
+    assert out.stdout == ""
+
+
+def test_numbers_of_the_options_are_checked() -> None:
+    assert call("tiny", "--rounds", "0").exit_code == 2
+    assert call("tiny", "--seed", "x").exit_code == 2
+
+
+def test_ceilings_are_named() -> None:
+    found = roofline.measure(CPU, torch.bfloat16, timing.Timer(CPU))
+    assert found.copy > 0 < found.arithmetic
+    assert "float32 matrix product, a stand-in for FMA" in str(found)
+
+
+def test_a_model_is_summed_as_often_as_it_has_each_problem() -> None:
+    rows = [replace(ROW, count=3, ms=2.0), replace(ROW, problem="other", count=1, ms=5.0)]
+    table = report.total_table(rows)
+    assert table is not None
+    assert list(table.renderables[1].columns[2].cells) == ["11.000"]
+    assert report.total_table(rows[:1]) is None
+    assert report.total_table([rows[0], replace(rows[1], ms=None)]) is None
+
+
+def test_importing_sepconv_imports_nothing_of_the_benchmark() -> None:
+    code = "import sys, sepconv; print(*sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    unwanted = ("rich", "typer", "onnx", "onnxruntime", "openvino", "sepconv.bench")
+    assert not [m for m in out.stdout.split() if m.startswith(unwanted)]
