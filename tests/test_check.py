@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from budget import check
-from cases import ALL, FORMS, grad_of, laid_out, tensors_of
+from cases import ALL, FORMS, laid_out, tensors_of
 from torch import Tensor
 
 RIGHT = torch.randn(100, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -36,7 +36,7 @@ def test_right_results_pass() -> None:
         (EAGER * 1.0001, RIGHT, EAGER, "ieee", "norm"),
         (EAGER * 1.0001, RIGHT, EAGER, "high", "norm"),
         (EAGER * 1.01, RIGHT, EAGER, "tf32", "norm"),
-        (_with(EAGER, EAGER[3].item() + 2e-3), RIGHT, EAGER, "tf32", "maximum"),
+        (_with(EAGER, EAGER[3].item() + 8e-3), RIGHT, EAGER, "tf32", "maximum"),
         (EAGER * 1.0001, RIGHT, _with(EAGER, math.nan), "ieee", "norm"),
         (_with(EAGER, math.nan), RIGHT, EAGER, "ieee", "NaN"),
         (EAGER, _with(RIGHT, math.nan), EAGER, "ieee", "NaN"),
@@ -71,9 +71,6 @@ def test_layouts_keep_the_values(form: str) -> None:
             assert a.shape == b.shape
             if form != "expanded":
                 assert torch.equal(a, b)
-        grad = grad_of(case)
-        view = laid_out(grad, form)
-        assert form in ("plain", "channels_last") or view.data_ptr() != grad.data_ptr()
     x = torch.randn(2, 3, 4, 5)
     strides = {f: laid_out(x, f).stride() for f in FORMS}
     assert len({*strides.values()}) == len(FORMS) - 1  # a misaligned start alone leaves the strides as they are

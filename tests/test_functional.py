@@ -112,6 +112,13 @@ def test_a_kernel_as_long_as_the_axis(N: int, K: tuple[int, int], L: tuple[int, 
     check_case(tensors_of(case, torch.float32, device), case, grad_of(case, torch.float32, device))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("K", [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 31, 65])
+def test_every_width_of_a_causal_window(K: int, dtype: torch.dtype, device: str) -> None:
+    case = Case("width", 2, 6, 5, (130,), (K,), padding=K - 1)
+    check_case(tensors_of(case, dtype, device), case, grad_of(case, dtype, device))
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("stride", [65535, 65536, 65537, 2**31 - 1])
 def test_long_strides_leave_one_output(stride: int, dtype: torch.dtype, device: str) -> None:
