@@ -1,6 +1,7 @@
 """Which backend runs: the order, the reasons, the setting that forces one, and captures of CUDA graphs."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from sepconv import backends, dispatch, ops
 from sepconv.backends.eager import EagerBackend
 from sepconv.device import describe
 from sepconv.errors import UnsupportedError, WarmUpError
-from sepconv.problem import Problem
+from sepconv.problem import Activation, Epilogue, Problem
 
 CASE = Case("call", 2, 3, 4, (6, 5), (3, 3), padding=1)
 PROBLEM = Problem(2, 3, 4, 1, (6, 5), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1))
@@ -29,6 +30,7 @@ class Fake(EagerBackend):
         self.name = name
         self.answers, self.why, self.ready = list(unavailable), list(reasons), ready
         self.calls: list[str] = []
+        self.problems: list[Problem] = []
 
     def unavailable(self, device: Any) -> list[str]:
         return self.answers
@@ -40,10 +42,12 @@ class Fake(EagerBackend):
         return self.ready
 
     def forward(self, *args: Any) -> torch.Tensor:
+        self.problems.append(args[0])
         self.calls.append("forward")
         return super().forward(*args)
 
     def gradients(self, *args: Any) -> list[torch.Tensor]:
+        self.problems.append(args[0])
         self.calls.append("backward")
         return super().gradients(*args)
 
@@ -150,6 +154,55 @@ def test_a_plan_is_made_once(install: Install) -> None:
         "default",
         (),
     )
+
+
+CALLS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "the same": ({}, {}),
+    "batch": ({"N": 3}, {"batch": 3}),
+    "channels": ({"C": 5}, {"in_channels": 5}),
+    "outputs": ({"O": 6}, {"out_channels": 6}),
+    "size": ({"L": (6, 7)}, {"in_size": (6, 7)}),
+    "kernel": ({"K": (3, 2)}, {"kernel_size": (3, 2)}),
+    "multiplier": ({"m": 2}, {"depth_multiplier": 2}),
+    "stride": ({"stride": (1, 2)}, {"stride": (1, 2)}),
+    "padding": ({"padding": (1, 2)}, {"padding": ((1, 1), (2, 2))}),
+    "dilation": ({"dilation": (2, 1)}, {"dilation": (2, 1)}),
+    "depthwise bias": ({"bias": "d"}, {"epilogue": Epilogue(depthwise_bias=True)}),
+    "pointwise bias": ({"bias": "p"}, {"epilogue": Epilogue(pointwise_bias=True)}),
+    "residual": ({"residual": True}, {"epilogue": Epilogue(residual=True)}),
+    "depthwise activation": (
+        {"activations": ("relu", None)},
+        {"epilogue": Epilogue(depthwise_activation=Activation("relu"))},
+    ),
+    "pointwise activation": (
+        {"activations": (None, "relu")},
+        {"epilogue": Epilogue(pointwise_activation=Activation("relu"))},
+    ),
+    "a slope": (
+        {"activations": (("leaky_relu", 0.1), None)},
+        {"epilogue": Epilogue(depthwise_activation=Activation("leaky_relu", 0.1))},
+    ),
+    "another slope": (
+        {"activations": (("leaky_relu", 0.2), None)},
+        {"epilogue": Epilogue(depthwise_activation=Activation("leaky_relu", 0.2))},
+    ),
+}
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_a_backend_is_told_the_problem_at_hand(install: Install, direction: str) -> None:
+    """The plan of one call never serves a call that differs in anything."""
+    (only,) = install(Fake("only"))
+    base = replace(PROBLEM, direction=direction)
+    for case_change, problem_change in (*CALLS.values(), *reversed(CALLS.values())):
+        case = replace(CASE, **case_change)
+        with_gradients(lambda t, case=case: separable(t, case), tensors_of(case), torch.ones(case.out_shape))
+        assert only.problems[-2 if direction == "forward" else -1] == replace(base, **problem_change)
+    for dtype in (torch.float64, torch.bfloat16):
+        separable(tensors_of(CASE, dtype), CASE)
+        assert only.problems[-1] == replace(PROBLEM, dtype=dtype)
+    separable(tensors_of(CASE, form="channels_last"), CASE)
+    assert only.problems[-1] == replace(PROBLEM, layout="channels_last")
 
 
 def test_a_cold_backend_inside_a_capture_is_an_error(

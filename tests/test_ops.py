@@ -246,6 +246,7 @@ def test_gradcheck_of_every_activation(word: Any) -> None:
 def test_gradgradcheck_with_everything_on(case: Case, device: str) -> None:
     f, tensors = over_tensors(case, leaves(tensors_of(case, torch.float64, device)), separable)
     assert torch.autograd.gradgradcheck(f, tensors, fast_mode=True, check_fwd_over_rev=True)
+    _every_gradient_has_a_derivative(f, tensors)
 
 
 @pytest.mark.parametrize("word", [None, *SMOOTH, *KINKED[:-1]], ids=str)  # PyTorch derives hardsigmoid once
@@ -253,6 +254,14 @@ def test_gradgradcheck_of_every_activation(word: Any) -> None:
     case = replace(EVERYTHING[1], N=1, activations=(word, word))
     f, tensors = over_tensors(case, leaves(tensors_of(case, torch.float64)), separable)
     assert torch.autograd.gradgradcheck(f, tensors)
+    _every_gradient_has_a_derivative(f, tensors)
+
+
+def _every_gradient_has_a_derivative(f: Callable[..., torch.Tensor], tensors: tuple[torch.Tensor, ...]) -> None:
+    """gradgradcheck leaves a gradient that has lost its graph out as long as another one has one."""
+    y = f(*tensors)
+    grads = torch.autograd.grad(y, tensors, torch.ones_like(y).requires_grad_(), create_graph=True)
+    assert all(g.requires_grad for g in grads)
 
 
 @pytest.mark.parametrize("case", EVERYTHING, **by_id)
