@@ -196,6 +196,8 @@ def test_a_backend_is_told_the_problem_at_hand(install: Install, direction: str)
     base = replace(PROBLEM, direction=direction)
     for case_change, problem_change in (*CALLS.values(), *reversed(CALLS.values())):
         case = replace(CASE, **case_change)
+        if direction == "backward" and case.residual:
+            continue  # its gradient is the incoming one: no backend hears of it
         with_gradients(lambda t, case=case: separable(t, case), tensors_of(case), torch.ones(case.out_shape))
         assert only.problems[-2 if direction == "forward" else -1] == replace(base, **problem_change)
     for dtype in (torch.float64, torch.bfloat16):
