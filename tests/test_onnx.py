@@ -22,6 +22,7 @@ _WARNED = (
     "You are using the legacy TorchScript-based ONNX export:DeprecationWarning",
     r"`torch.jit.\w+` is deprecated:DeprecationWarning",
     "The feature will be removed. Please remove usage of this function:DeprecationWarning",
+    "Constant folding - Only steps=1 can be constant folded:UserWarning",  # of F.pad
     "`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning",
 )
 pytestmark = [pytest.mark.filterwarnings(f"ignore:{text}") for text in _WARNED]
