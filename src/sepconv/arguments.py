@@ -15,29 +15,54 @@ from sepconv.reference import ACTIVATIONS
 
 ActivationLike = str | tuple[str, float | str] | None
 Sizes = int | Sequence[int]
+Shape = tuple[int, ...]
 Words = tuple[Sizes, Sizes | str, Sizes, ActivationLike, ActivationLike, str | None]
 
 
-def canonical(rank: int, operands: Operands, words: Words) -> tuple[Operands, Options, bool]:
-    """Batched operands and canonical options of one call, and whether it came batched; refuses a malformed call."""
+def canonical(rank: int, operands: Operands, words: Words) -> Options:
+    """The canonical options of one call, batched or not; refuses a malformed call.
+
+    While a graph is being traced by value (`torch.jit.trace`, the older ONNX exporter) sizes would be traced tensors; the
+    trace is put aside here, so that the checks see numbers.
+    """
+    trace = torch._C._get_tracing_state() if not torch.compiler.is_compiling() else None
+    if trace is None:
+        return _canonical(rank, operands, words)
+    torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
+    try:
+        return _canonical(rank, operands, words)
+    finally:
+        torch._C._set_tracing_state(trace)  # type: ignore[attr-defined]
+
+
+def is_batched(rank: int, x: Tensor) -> bool:
+    """Whether x has a batch axis before its channels."""
+    return x.dim() != rank + 1
+
+
+def with_batch(operands: Operands) -> Operands:
+    """The operands of an unbatched call with a batch of one."""
+    x, residual = operands.x, operands.residual
+    return operands._replace(x=x.unsqueeze(0), residual=None if residual is None else residual.unsqueeze(0))
+
+
+def _canonical(rank: int, operands: Operands, words: Words) -> Options:
     check_tensors(operands)
     stride, padding, dilation, depthwise_activation, pointwise_activation, precision = words
-    x, residual = operands.x, operands.residual
-    batched = x.dim() != rank + 1
-    if not batched:
-        operands = operands._replace(x=x.unsqueeze(0))
+    x, depthwise, pointwise = (tuple(t.shape) for t in operands[:3])
+    _check_shapes(rank, x if is_batched(rank, operands.x) else (1, *x), depthwise, pointwise)
+    _check_bias("depthwise_bias", operands.depthwise_bias, depthwise[0])
+    _check_bias("pointwise_bias", operands.pointwise_bias, pointwise[0])
     strides = per_axis("stride", stride, rank, 1)
     dilations = per_axis("dilation", dilation, rank, 1)
     paddings = padding_words(padding, rank, strides)
-    _check_shapes(rank, operands)
-    size, kernel = operands.x.shape[2:], operands.depthwise_weight.shape[2:]
+    size, kernel = x[-rank:], depthwise[2:]
     zeros = _flat_padding(paddings, kernel, dilations)
     limits = [_places(i, size[i], kernel[i], dilations[i], zeros[2 * i] + zeros[2 * i + 1]) for i in range(rank)]
-    if residual is not None:
-        out = (operands.pointwise_weight.shape[0], *output_size(size, kernel, strides, zeros, dilations))
-        _check_residual(residual, (x.shape[0], *out) if batched else out)
-        operands = operands if batched else operands._replace(residual=residual.unsqueeze(0))
-    options = Options(
+    if operands.residual is not None:
+        out = output_size(size, kernel, strides, zeros, dilations)
+        _check_residual(operands.residual, (*x[: -rank - 1], pointwise[0], *out))
+    return Options(
         tuple([min(step, limit) if type(limit) is int else step for step, limit in zip(strides, limits, strict=True)]),
         zeros,
         dilations,
@@ -45,7 +70,6 @@ def canonical(rank: int, operands: Operands, words: Words) -> tuple[Operands, Op
         *canonical_activation("pointwise_activation", pointwise_activation),
         canonical_precision(precision),
     )
-    return operands, options, batched
 
 
 # --- tensors: type, layout, device, dtype
@@ -171,9 +195,8 @@ _PAIRS: dict[Any, Activation] = {("gelu", "none"): Activation("gelu"), ("gelu", 
 # --- shapes
 
 
-def _check_shapes(rank: int, operands: Operands) -> None:
-    """Refuse channels, weights and biases that do not belong together."""
-    x, depthwise, pointwise = (tuple(t.shape) for t in operands[:3])
+def _check_shapes(rank: int, x: Shape, depthwise: Shape, pointwise: Shape) -> None:
+    """Refuse channels and weights that do not belong together; the shape of x comes with a batch."""
     _check_dims("x", x, rank + 2, f"{rank + 2} dimensions, or {rank + 1} without a batch")
     _check_dims("depthwise_weight", depthwise, rank + 2, f"{rank + 2} dimensions: (channels * multiplier, 1, *kernel)")
     expected = f"{rank + 2} dimensions: (out_channels, channels * multiplier, *1)"
@@ -189,8 +212,6 @@ def _check_shapes(rank: int, operands: Operands) -> None:
         raise value_error("pointwise_weight", f"has shape {pointwise}", expected)
     if out_channels == 0:
         raise value_error("pointwise_weight", f"has shape {pointwise}", "at least 1 output channel (axis 0)")
-    _check_bias("depthwise_bias", operands.depthwise_bias, middle)
-    _check_bias("pointwise_bias", operands.pointwise_bias, out_channels)
 
 
 def _check_bias(name: str, bias: Tensor | None, length: int) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sepconv import dispatch, ops
-from sepconv.arguments import ActivationLike, Sizes, Words, canonical, check_tensors
+from sepconv.arguments import ActivationLike, Sizes, Words, canonical, check_tensors, is_batched, with_batch
 from sepconv.device import Device, describe, usable
 from sepconv.errors import value_error
 from sepconv.problem import Operands, Options, Problem
@@ -146,22 +146,22 @@ def problem_and_device(operands: Operands, words: Words, device: torch.device | 
     rank = weight.dim() - 2
     if rank not in (1, 2, 3):
         raise value_error("depthwise_weight", f"has shape {tuple(weight.shape)}", "3, 4 or 5 dimensions")
-    operands, options, _ = canonical(rank, operands, words)
+    options = canonical(rank, operands, words)
+    operands = operands if is_batched(rank, operands.x) else with_batch(operands)
     device = operands.x.device if device is None else device
     return ops.problem_of(operands, options, kind=device.type), describe(device)
 
 
 def call(rank: int, operands: Operands, words: Words) -> Tensor:
     """One call in the user's words: made canonical, then the op; rank is the number of spatial axes."""
-    if torch.compiler.is_compiling():
-        operands, options, batched = canonical(rank, operands, words)
-    else:
-        operands, options, batched = _remembered_canonical(rank, operands, words)
-    y = ops.separable_conv(operands, options)
-    return y if batched else y.squeeze(0)
+    traced = torch.compiler.is_compiling() or torch._C._is_tracing()
+    options = (canonical if traced else _remembered)(rank, operands, words)
+    if is_batched(rank, operands.x):
+        return ops.separable_conv(operands, options)
+    return ops.separable_conv(with_batch(operands), options).squeeze(0)
 
 
-def _remembered_canonical(rank: int, operands: Operands, words: Words) -> tuple[Operands, Options, bool]:
+def _remembered(rank: int, operands: Operands, words: Words) -> Options:
     """`canonical`, with the options of a call that was checked before taken from memory (4 us in place of 12 us)."""
     try:
         key = (
@@ -173,14 +173,13 @@ def _remembered_canonical(rank: int, operands: Operands, words: Words) -> tuple[
         options = _KNOWN.get(key)
     except (TypeError, AttributeError):  # a list, a symbolic size, or no tensor at all
         return canonical(rank, operands, words)
-    if options is not None:
-        return operands, options, True
-    operands, options, batched = canonical(rank, operands, words)
-    if batched and all(t is None or t.dtype is operands.x.dtype for t in operands):
-        if len(_KNOWN) >= _MOST_KNOWN:
-            _KNOWN.clear()
-        _KNOWN[key] = options
-    return operands, options, batched
+    if options is None:
+        options = canonical(rank, operands, words)
+        if all(t is None or t.dtype is operands.x.dtype for t in operands):
+            if len(_KNOWN) >= _MOST_KNOWN:
+                _KNOWN.clear()
+            _KNOWN[key] = options
+    return options
 
 
 def _kinds(words: Words) -> tuple[type, ...]:

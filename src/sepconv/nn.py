@@ -4,6 +4,7 @@ from typing import Any, ClassVar, TypeVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from sepconv.arguments import (
     ActivationLike,
@@ -30,7 +31,7 @@ def why_not_plain(child: nn.Module, rank: int) -> str | None:
     if type(child) is not expected:
         return f"is a {type(child).__name__}, not an nn.{expected.__name__} itself"
     state = child.__dict__
-    if any([state[hooks] for hooks in _HOOKS]):
+    if any([state[hooks] for hooks in _HOOKS]) or _has_any_global_hook():
         return "has hooks"
     if "forward" in state:
         return "has a forward of its own"

@@ -115,7 +115,7 @@ def problem_of(operands: Operands, options: Options, direction: str = "forward",
         stride=tuple(options.stride),
         padding=tuple(zip(padding[0::2], padding[1::2], strict=True)),
         dilation=tuple(options.dilation),
-        dtype=x.dtype,
+        dtype=autocast_dtype(x),
         layout=output_layout(operands),
         precision=resolve_precision(options.precision, x.dtype, kind or x.device.type),
         epilogue=Epilogue(
@@ -188,10 +188,9 @@ def _hashable(options: Sequence[Any]) -> Options:
 
 def _with_strides_of(grad: Tensor, like: Tensor) -> Tensor:
     """The gradient with exactly the strides of `torch.empty_like(like)`, which is what DDP's buckets take."""
-    if grad.stride() == like.stride():
+    if grad.stride() == torch.empty_like(like, device="meta").stride():
         return grad
-    out = torch.empty_like(like)
-    return grad if grad.stride() == out.stride() else out.copy_(grad)
+    return torch.empty_like(like).copy_(grad)
 
 
 def _operands_and_options(args: Sequence[Any]) -> tuple[Operands, Options]:
@@ -307,7 +306,7 @@ def _autocast(key: str) -> Callable[..., Tensor]:
 def decomposition_table() -> dict[Any, Callable[..., Any]]:
     """The two ops as PyTorch's own operations, for `ExportedProgram.run_decompositions`, AOTInductor and ONNX.
 
-    After `ep.run_decompositions(sepconv.decomposition_table())` the program holds two `aten.convolution` where it held
+    After `ep.run_decompositions(sepconv.decomposition_table())` the program holds two convolutions of `aten` where it held
     one op of ours, and runs without sepconv.
     """
     return {FORWARD: _forward_transformed, BACKWARD: _backward_transformed}
@@ -318,6 +317,7 @@ def _register() -> None:
         "CompositeExplicitAutograd": (_forward_kernel, _backward_kernel),
         "Autograd": (_forward_autograd, _backward_autograd),
         "FuncTorchDynamicLayerFrontMode": (_forward_transformed, _backward_transformed),
+        "Batched": (_forward_transformed, _backward_transformed),  # autograd.grad(..., is_grads_batched=True)
     }
     for key, kernels in layers.items():
         for name, kernel in zip(("separable_conv", "separable_conv_backward"), kernels, strict=True):

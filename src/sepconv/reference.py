@@ -26,11 +26,19 @@ class _Function(NamedTuple):
     gradient: Callable[[Tensor, Tensor, float], Tensor]
 
 
+def _silu_gradient(grad: Tensor, t: Tensor) -> Tensor:
+    """The gradient of silu; PyTorch's own kernel for it has no derivative, so it is written out where one may be asked."""
+    if not torch.is_grad_enabled():
+        return aten.silu_backward(grad, t)  # type: ignore[no-any-return]
+    s = t.sigmoid()
+    return grad * s * (1 + t * (1 - s))
+
+
 _FUNCTIONS: dict[str, _Function] = {
     "identity": _Function(lambda t, v, i: t, lambda g, t, v: g),
     "relu": _Function(lambda t, v, i: F.relu(t, i), lambda g, t, v: aten.threshold_backward(g, t, 0)),
     "relu6": _Function(lambda t, v, i: F.relu6(t, i), lambda g, t, v: aten.hardtanh_backward(g, t, 0, 6)),
-    "silu": _Function(lambda t, v, i: F.silu(t, i), lambda g, t, v: aten.silu_backward(g, t)),
+    "silu": _Function(lambda t, v, i: F.silu(t, i), lambda g, t, v: _silu_gradient(g, t)),
     "hardswish": _Function(lambda t, v, i: F.hardswish(t, i), lambda g, t, v: aten.hardswish_backward(g, t)),
     "gelu": _Function(lambda t, v, i: F.gelu(t), lambda g, t, v: aten.gelu_backward(g, t)),
     "gelu_tanh": _Function(
