@@ -90,10 +90,16 @@ def in_full_float32(kind: str, function: Callable[..., T], *args: Any, **kwargs:
     Where no switch allows less, nothing is touched. Otherwise the switches, which are global, are raised and put back under
     a lock, so that two threads in here cannot mislead each other.
     """
-    if not _reduced_switches(kind):
-        return function(*args, **kwargs)
+    for switch in _SWITCHES.get(kind, ()):
+        if _get_switch(*switch) not in _EXACT:
+            return _with_raised_switches(kind, function, *args, **kwargs)
+    return function(*args, **kwargs)
+
+
+def _with_raised_switches(kind: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     with _SWITCH_LOCK:
-        before = [(switch, _get_switch(*switch)) for switch in _reduced_switches(kind)]
+        before = [(switch, _get_switch(*switch)) for switch in _SWITCHES[kind]]
+        before = [(switch, value) for switch, value in before if value not in _EXACT]
         for switch, _ in before:
             _set_switch(*switch, "ieee")
         try:
@@ -101,11 +107,6 @@ def in_full_float32(kind: str, function: Callable[..., T], *args: Any, **kwargs:
         finally:
             for switch, value in before:
                 _set_switch(*switch, value)
-
-
-def _reduced_switches(kind: str) -> list[tuple[str, str]]:
-    """The switches of PyTorch that allow less than float32 for convolutions and products on this kind of device."""
-    return [switch for switch in _SWITCHES.get(kind, ()) if _get_switch(*switch) not in _EXACT]
 
 
 _SWITCH_LOCK = threading.RLock()

@@ -184,11 +184,10 @@ def _remembered(rank: int, operands: Operands, words: Words) -> Options:
 
 def _kinds(words: Words) -> tuple[type, ...]:
     """The types of all words and of what is in them: 1, 1.0 and True are equal, but not the same word."""
-    kinds = [type(word) for word in words]
-    for word in words:
-        if type(word) is tuple:
-            kinds += [type(part) for part in word]
-    return tuple(kinds)
+    kinds = tuple(map(type, words))
+    if tuple not in kinds:
+        return kinds
+    return kinds + tuple([type(part) for word in words if type(word) is tuple for part in word])
 
 
 _KNOWN: dict[Any, Options] = {}

@@ -27,6 +27,7 @@ from sepconv.problem import (
     Options,
     Problem,
     dense_strides,
+    is_dense,
     output_layout,
     output_shape,
 )
@@ -188,9 +189,10 @@ def _hashable(options: Sequence[Any]) -> Options:
 
 def _with_strides_of(grad: Tensor, like: Tensor) -> Tensor:
     """The gradient with exactly the strides of `torch.empty_like(like)`, which is what DDP's buckets take."""
-    if grad.stride() == torch.empty_like(like, device="meta").stride():
+    if grad.stride() == like.stride() and is_dense(like.shape, like.stride()):
         return grad
-    return torch.empty_like(like).copy_(grad)
+    out = torch.empty_like(like)
+    return grad if grad.stride() == out.stride() else out.copy_(grad)
 
 
 def _operands_and_options(args: Sequence[Any]) -> tuple[Operands, Options]:
@@ -213,7 +215,12 @@ def _forward_fake(*args: Any) -> Tensor:
 
 
 def _backward_fake(grad: Tensor, wanted: list[bool], *args: Any) -> list[Tensor]:
-    return [torch.empty_like(t) for t in _likes(_operands_and_options(args)[0], wanted)]
+    return [_fake_like(t) for t in _likes(_operands_and_options(args)[0], wanted)]
+
+
+def _fake_like(t: Tensor) -> Tensor:
+    """`torch.empty_like` with the strides that it has on real tensors: fake ones forget those of size-1 and empty axes."""
+    return t.new_empty_strided(t.shape, t.stride()) if is_dense(t.shape, t.stride()) else torch.empty_like(t)
 
 
 # --- autograd

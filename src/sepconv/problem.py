@@ -204,6 +204,18 @@ def is_channels_last(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
+def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether these strides fill memory in some order of the axes, without gap or overlap; size-1 axes do not count."""
+    if any(size == 0 for size in shape):
+        return True
+    step: Any = 1
+    for stride, size in sorted([(stride, size) for stride, size in zip(strides, shape, strict=True) if size != 1]):
+        if stride != step:
+            return False
+        step = step * size
+    return True
+
+
 def dense_strides(shape: Sequence[int], layout: str) -> tuple[int, ...]:
     """The strides of a dense tensor of this shape in this layout; only the first axis may be empty."""
     axes = range(len(shape))

@@ -68,10 +68,12 @@ def activation_gradient(grad: Tensor, t: Tensor, name: str, value: float = 0.0) 
 
 def forward(operands: Operands, options: Options, *, inplace: bool = False) -> Tensor:
     """The result y (N, O, *L') of one call; differentiable unless `inplace` lets intermediates be overwritten."""
-    middle = _depthwise(operands, options)
-    middle = activate(middle, options.depthwise_activation, options.depthwise_value, inplace=inplace)
-    y = _pointwise(middle, operands)
-    y = activate(y, options.pointwise_activation, options.pointwise_value, inplace=inplace)
+    y = _depthwise(operands, options)
+    if options.depthwise_activation != "identity":
+        y = activate(y, options.depthwise_activation, options.depthwise_value, inplace=inplace)
+    y = _pointwise(y, operands)
+    if options.pointwise_activation != "identity":
+        y = activate(y, options.pointwise_activation, options.pointwise_value, inplace=inplace)
     if operands.residual is None:
         return y
     return y.add_(operands.residual) if inplace else y + operands.residual
@@ -109,7 +111,7 @@ def gradients(grad: Tensor, operands: Operands, options: Options, wanted: Sequen
 
 
 def _depthwise(operands: Operands, options: Options) -> Tensor:
-    x, weight, _, bias, *_ = operands
+    x, weight, _, bias, _, _ = operands
     x, padding = _padded(x, options.padding)
     convolution = CONVOLUTIONS[x.dim() - 2]
     return convolution(x, weight, bias, options.stride, padding, options.dilation, x.shape[1])
@@ -119,9 +121,9 @@ def _pointwise(middle: Tensor, operands: Operands) -> Tensor:
     return CONVOLUTIONS[middle.dim() - 2](middle, operands.pointwise_weight, operands.pointwise_bias)
 
 
-def _padded(x: Tensor, padding: Sequence[int]) -> tuple[Tensor, list[int]]:
+def _padded(x: Tensor, padding: Sequence[int]) -> tuple[Tensor, Sequence[int]]:
     """x and the padding that is left for the convolution: it takes the same number on both sides of an axis only."""
-    before, after = list(padding[0::2]), list(padding[1::2])
+    before, after = padding[0::2], padding[1::2]
     if before == after:
         return x, before
     flat = [n for pair in zip(reversed(before), reversed(after), strict=True) for n in pair]

@@ -31,11 +31,9 @@ class EagerBackend:
         return True
 
     def forward(self, problem: Problem, operands: Operands, options: Options) -> Tensor:
-        if problem.epilogue.folds_depthwise_bias and operands.x.is_cuda:
+        if operands.depthwise_bias is not None and operands.x.is_cuda and problem.epilogue.folds_depthwise_bias:
             operands = _folded(problem, operands)
-        if _leaks(problem, operands):
-            operands = _widened(operands)
-        y = _exactly(problem, operands, reference.forward, operands, options, inplace=True).to(problem.dtype)
+        y = _forward(problem, operands, options)
         if y.stride() == problem.output_strides:
             return y
         return y.new_empty_strided(problem.output_shape, problem.output_strides).copy_(y)
@@ -47,6 +45,14 @@ class EagerBackend:
             grad, operands = grad.float(), _widened(operands)
         found = _exactly(problem, operands, reference.gradients, grad, operands, options, wanted)
         return [g.to(problem.dtype) for g in found]
+
+
+def _forward(problem: Problem, operands: Operands, options: Options) -> Tensor:
+    if problem.dtype is torch.float32:
+        return in_full_float32(operands.x.device.type, reference.forward, operands, options, inplace=True)
+    if _leaks(problem, operands):
+        return reference.forward(_widened(operands), options, inplace=True).to(problem.dtype)
+    return reference.forward(operands, options, inplace=True)
 
 
 def _exactly(problem: Problem, operands: Operands, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
