@@ -40,6 +40,24 @@ def full_float32() -> Iterator[None]:
     torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = _FLAGS
 
 
+@pytest.fixture(autouse=True)
+def deterministic_cudnn() -> Iterator[None]:
+    """PyTorch's own kernels give the same bits in every call, so that results can be compared bit by bit."""
+    before = torch.backends.cudnn.deterministic
+    torch.backends.cudnn.deterministic = True
+    yield
+    torch.backends.cudnn.deterministic = before
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """PyTorch uses one thread, so that its sums have one order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def nan_in_fresh_memory() -> Iterator[None]:
     """Every tensor that is made without a value is NaN, so that an element left unwritten shows."""

@@ -22,7 +22,6 @@ from sepconv.problem import CHANNELS_LAST, Activation, Epilogue
 
 CPU = torch.device("cpu")
 CEILINGS = Ceilings(copy=1e9, arithmetic=1e12, arithmetic_name="a float32 matrix product", products=False)
-IMPORT_OF_INDUCTOR = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 app = typer.Typer()
 app.command()(bench)
 
@@ -43,7 +42,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def call(*words: str) -> Result:
-    return CliRunner().invoke(app, list(words))
+    """The command with these words, on the CPU where they do not say."""
+    device = [] if "--device" in words else ["--device", "cpu"]
+    return CliRunner().invoke(app, [*words, *device])
 
 
 class Scaled(baselines.Eager):
@@ -281,7 +282,6 @@ def test_what_could_not_be_written_is_refused_before_the_measurement(
 
 
 @pytest.mark.usefixtures("small")
-@IMPORT_OF_INDUCTOR
 def test_all_installed_peers_run_on_small_odd_problems(tmp_path: Path) -> None:
     out = call("tiny", "--rounds", "1", "--json", str(tmp_path / "rows.json"))
     assert out.exit_code == 0, out.output
@@ -312,7 +312,6 @@ def test_every_dtype_and_direction_in_channels_last(dtype: str, direction: str) 
 
 
 @pytest.mark.usefixtures("small")
-@IMPORT_OF_INDUCTOR
 def test_torch_compile_in_training() -> None:
     found = measured(request(baselines.Compile(), baselines.EagerChannelsLast(), training=True), index=3)
     assert [row.provider for row in found.rows] == ["sepconv", "compile", "eager_channels_last"]

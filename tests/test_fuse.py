@@ -51,7 +51,7 @@ def assert_same_on_each(before: nn.Module, after: nn.Module, calls: list[tuple[T
         for inputs in calls:
             right = first(exact(*[x.double() if x.is_floating_point() else x for x in inputs]))
             found["before"].append(errors(first(before(*inputs)), right))
-            found["after"].append(errors(first(after(*inputs)), right))
+            found["after"].append(errors(first(after(*inputs)).cpu(), right))
     plain, ours = (Errors(*map(geometric_mean, zip(*e, strict=True))) for e in found.values())
     dtype = calls[0][0].dtype
     assert within(ours, budget(dtype, "ieee", plain)), (ours, plain)

@@ -758,6 +758,7 @@ def test_deterministic_mode_runs_and_repeats(case: Case, nan_in_fresh_memory: No
         assert all(same_bits(g, again[1][name]) for name, g in first[1].items())
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_eight_threads_at_once(device: str) -> None:
     cases = [*EVERYTHING, *PLAIN, BY_ID["2d-mobilenet"], BY_ID["1d-prime"]]
     prepared = [(case, tensors_of(case, torch.float32, device), grad_of(case, torch.float32, device)) for case in cases]

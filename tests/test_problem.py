@@ -104,12 +104,6 @@ def test_records_are_frozen_and_equal_by_value(record: Problem | Epilogue) -> No
         setattr(record, field, 1)
 
 
-def test_a_depthwise_bias_folds_only_behind_no_activation() -> None:
-    assert Epilogue(depthwise_bias=True).folds_depthwise_bias
-    assert not Epilogue(depthwise_bias=True, depthwise_activation=Activation("relu")).folds_depthwise_bias
-    assert not Epilogue().folds_depthwise_bias
-
-
 def test_dense_strides_are_those_of_pytorch() -> None:
     for shape in ((2, 3, 5), (2, 3, 5, 7), (2, 3, 4, 5, 6), (0, 3, 4, 5)):
         assert dense_strides(shape, CHANNELS_FIRST) == torch.empty(shape).stride()

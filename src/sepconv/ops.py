@@ -286,12 +286,15 @@ def _backward_transformed(grad: Tensor, wanted: list[bool], *args: Any) -> list[
 # --- autocast
 
 
+_AUTOCAST = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
+
+
 def autocast_dtype(tensor: Tensor) -> torch.dtype:
     """The dtype that this tensor has inside the op: autocast's where a context casts it, otherwise its own."""
     kind = tensor.device.type
     if tensor.dtype is torch.float64 or not tensor.is_floating_point():
         return tensor.dtype
-    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+    if kind not in _AUTOCAST or not torch.is_autocast_enabled(kind):
         return tensor.dtype
     return torch.get_autocast_dtype(kind)
 
@@ -329,7 +332,7 @@ def _register() -> None:
     for key, kernels in layers.items():
         for name, kernel in zip(("separable_conv", "separable_conv_backward"), kernels, strict=True):
             _LIBRARY.impl(name, kernel, key)
-    for key in ("AutocastCPU", "AutocastCUDA"):
+    for key in _AUTOCAST.values():
         _LIBRARY.impl("separable_conv", _autocast(key), key)
     torch.library.register_fake("sepconv::separable_conv", _forward_fake, lib=_LIBRARY)
     torch.library.register_fake("sepconv::separable_conv_backward", _backward_fake, lib=_LIBRARY)

@@ -71,11 +71,6 @@ class Epilogue:
     pointwise_activation: Activation = Activation()
     residual: bool = False
 
-    @property
-    def folds_depthwise_bias(self) -> bool:
-        """Whether the depthwise bias may move into the pointwise one: `bp + Wp . bd`."""
-        return self.depthwise_bias and self.depthwise_activation.name == "identity"
-
     def __str__(self) -> str:
         depthwise = ["bias"] * self.depthwise_bias + [str(self.depthwise_activation)]
         pointwise = ["bias"] * self.pointwise_bias + [str(self.pointwise_activation)] + ["residual"] * self.residual

@@ -31,8 +31,6 @@ class EagerBackend:
         return True
 
     def forward(self, problem: Problem, operands: Operands, options: Options) -> Tensor:
-        if operands.depthwise_bias is not None and operands.x.is_cuda and problem.epilogue.folds_depthwise_bias:
-            operands = _folded(problem, operands)
         y = _forward(problem, operands, options)
         if y.stride() == problem.output_strides:
             return y
@@ -72,18 +70,3 @@ def _leaks(problem: Problem, operands: Operands) -> bool:
 
 def _widened(operands: Operands) -> Operands:
     return Operands(*[t if t is None else t.float() for t in operands])  # type: ignore[arg-type]
-
-
-def _folded(problem: Problem, operands: Operands) -> Operands:
-    """The operands with the depthwise bias folded into the pointwise one, which saves a pass over memory on CUDA.
-
-    There a convolution adds its bias in a second kernel that reads and writes the whole intermediate; on other devices the
-    bias is part of the convolution and folding would only cost a call more.
-    """
-    _, _, pointwise_weight, depthwise_bias, pointwise_bias, _ = operands
-    assert depthwise_bias is not None
-    wide = torch.float64 if problem.dtype is torch.float64 else torch.float32
-    bias = _exactly(problem, operands, torch.mv, pointwise_weight.flatten(1).to(wide), depthwise_bias.to(wide))
-    if pointwise_bias is not None:
-        bias = bias + pointwise_bias
-    return operands._replace(depthwise_bias=None, pointwise_bias=bias.to(problem.dtype))
