@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SETUP := pyproject.toml constraints.txt
 
-.PHONY: demo test lint bench wheel clean
+.PHONY: demo test lint bench tables wheel clean
 
 demo: $(VENV)/.demo ## third-party models rewritten to separable convolutions, with the same answers
 	$(BIN)/sepconv try sepconv:quartznet5x5 --shape 64x512 --check-only
@@ -19,9 +19,16 @@ lint: $(VENV)/.dev ## format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python benchmarks/tables.py --check
 
 bench: $(VENV)/.dev ## the two reference problems against every installed peer
 	$(BIN)/sepconv bench --peers all
+
+tables: $(VENV)/.dev ## measure again what README and docs show, and write their tables and pictures
+	$(BIN)/python benchmarks/backward_memory.py
+	$(BIN)/python benchmarks/call_overhead.py
+	$(BIN)/python benchmarks/fused_models.py
+	$(BIN)/python benchmarks/tables.py
 
 wheel: $(VENV)/.dev
 	$(BIN)/python -m build --installer pip --outdir dist .
