@@ -17,6 +17,7 @@ from torch.nn.utils import parametrizations, prune
 
 import sepconv
 from sepconv.errors import ArgumentTypeError, ArgumentValueError
+from sepconv.problem import Activation
 
 CONVS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 SIZES = {1: (17,), 2: (9, 8), 3: (5, 6, 7)}
@@ -473,3 +474,43 @@ def test_training_goes_as_the_pair_trains() -> None:
             optimizer.step()
     for ours, right, eager in zip(module.parameters(), exact.parameters(), plain.parameters(), strict=True):
         check(ours.detach(), right.detach(), eager.detach(), torch.float32)
+
+
+# --- torch.fx and other users of `__torch_function__`
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_a_module_is_recorded_by_torch_fx_as_one_call(rank: int) -> None:
+    module = (sepconv.SeparableConv1d, sepconv.SeparableConv2d, sepconv.SeparableConv3d)[rank - 1](
+        4, 6, 3, padding=1, bias=True, depthwise_activation="relu", pointwise_activation=("leaky_relu", 0.2)
+    )
+    graph = torch.fx.symbolic_trace(module)
+    calls = [node.target for node in graph.graph.nodes if node.op == "call_function"]
+    assert [call for call in calls if call is not Activation] == [getattr(sepconv, f"separable_conv{rank}d")]
+    x = torch.randn(2, 4, *(7, 5, 6)[:rank])
+    assert torch.equal(graph(x), module(x))
+
+
+def test_a_mode_sees_the_public_function() -> None:
+    seen = []
+
+    class Watch(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    module = sepconv.SeparableConv2d(4, 6, 3)
+    x = torch.randn(2, 4, 7, 7)
+    with Watch():
+        y = module(x)
+    assert sepconv.separable_conv2d in seen
+    assert torch.equal(y, module(x))
+
+
+def test_a_tensor_subclass_stays_one() -> None:
+    class Named(torch.Tensor):
+        pass
+
+    module = sepconv.SeparableConv2d(4, 6, 3)
+    y = module(torch.randn(2, 4, 7, 7).as_subclass(Named))
+    assert type(y) is Named

@@ -84,19 +84,19 @@ def resolve_precision(precision: str | None, dtype: torch.dtype, kind: str) -> s
     return "high" if _get_switch("cuda", "conv") == "tf32" else "ieee"
 
 
+def is_float32_exact(kind: str) -> bool:
+    """Whether no switch of PyTorch allows its convolutions and products on this kind of device less than float32."""
+    return all([_get_switch(*switch) in _EXACT for switch in _SWITCHES.get(kind, ())])
+
+
 def in_full_float32(kind: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Call a function while PyTorch's own float32 convolutions and products on this kind of device are exact.
 
     Where no switch allows less, nothing is touched. Otherwise the switches, which are global, are raised and put back under
     a lock, so that two threads in here cannot mislead each other.
     """
-    for switch in _SWITCHES.get(kind, ()):
-        if _get_switch(*switch) not in _EXACT:
-            return _with_raised_switches(kind, function, *args, **kwargs)
-    return function(*args, **kwargs)
-
-
-def _with_raised_switches(kind: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    if is_float32_exact(kind):
+        return function(*args, **kwargs)
     with _SWITCH_LOCK:
         before = [(switch, _get_switch(*switch)) for switch in _SWITCHES[kind]]
         before = [(switch, value) for switch, value in before if value not in _EXACT]

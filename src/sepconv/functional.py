@@ -1,15 +1,15 @@
 """The public functions: a call in the user's words becomes canonical arguments, and then the op."""
 
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from sepconv import dispatch, ops
 from sepconv.arguments import ActivationLike, Sizes, Words, canonical, check_tensors, is_batched, with_batch
 from sepconv.device import Device, describe, usable
 from sepconv.errors import value_error
-from sepconv.problem import Operands, Options, Problem
+from sepconv.problem import Operands, Problem
 
 
 def separable_conv1d(
@@ -153,33 +153,58 @@ def problem_and_device(operands: Operands, words: Words, device: torch.device | 
 
 
 def call(rank: int, operands: Operands, words: Words) -> Tensor:
-    """One call in the user's words: made canonical, then the op; rank is the number of spatial axes."""
-    traced = torch.compiler.is_compiling() or torch._C._is_tracing()
-    options = (canonical if traced else _remembered)(rank, operands, words)
+    """One call in the user's words: made canonical, then the op; rank is the number of spatial axes.
+
+    Where an operand or a mode has a `__torch_function__` (as the proxies of torch.fx), it is asked first, as everywhere in
+    PyTorch.
+    """
+    if has_torch_function(operands):
+        return _overridden(rank, operands, words)
+    if torch.compiler.is_compiling() or torch._C._is_tracing():
+        options, plan = canonical(rank, operands, words), None
+    else:
+        options, plan = _remembered(rank, operands, words)
     if is_batched(rank, operands.x):
-        return ops.separable_conv(operands, options)
+        return ops.separable_conv(operands, options, plan)
     return ops.separable_conv(with_batch(operands), options).squeeze(0)
 
 
-def _remembered(rank: int, operands: Operands, words: Words) -> Options:
-    """`canonical`, with the options of a call that was checked before taken from memory (4 us in place of 12 us)."""
+def _overridden(rank: int, operands: Operands, words: Words) -> Tensor:
+    """The call handed to the `__torch_function__` of its operands, under the name of the public function."""
+    stride, padding, dilation, depthwise_activation, pointwise_activation, precision = words
+    result: Tensor = handle_torch_function(
+        (separable_conv1d, separable_conv2d, separable_conv3d)[rank - 1],
+        operands,
+        *operands[:-1],
+        stride,
+        padding,
+        dilation,
+        depthwise_activation=depthwise_activation,
+        pointwise_activation=pointwise_activation,
+        residual=operands.residual,
+        precision=precision,
+    )
+    return result
+
+
+def _remembered(rank: int, operands: Operands, words: Words) -> ops.Call:
+    """The canonical options of a call and its plan, from memory where the same was called before."""
     try:
         key = (
             rank,
             words,
             _kinds(words),
-            *[t if t is None else (type(t), t.shape, t.dtype, t.device, t.layout) for t in operands],
+            *[t if t is None else (type(t), t.shape, t.stride(), t.dtype, t.device, t.layout) for t in operands],
         )
-        options = _KNOWN.get(key)
-    except (TypeError, AttributeError):  # a list, a symbolic size, or no tensor at all
-        return canonical(rank, operands, words)
-    if options is None:
+        known = ops.CALLS.get(key)
+    except (TypeError, AttributeError, RuntimeError):  # a list, a symbolic size, no strides, or no tensor at all
+        return canonical(rank, operands, words), None
+    if known is None:
         options = canonical(rank, operands, words)
+        known = options, ops.lasting_plan(operands, options) if is_batched(rank, operands.x) else None
         if all(t is None or t.dtype is operands.x.dtype for t in operands):
-            if len(_KNOWN) >= _MOST_KNOWN:
-                _KNOWN.clear()
-            _KNOWN[key] = options
-    return options
+            ops.remember(key, known)
+    return known
 
 
 def _kinds(words: Words) -> tuple[type, ...]:
@@ -188,7 +213,3 @@ def _kinds(words: Words) -> tuple[type, ...]:
     if tuple not in kinds:
         return kinds
     return kinds + tuple([type(part) for word in words if type(word) is tuple for part in word])
-
-
-_KNOWN: dict[Any, Options] = {}
-_MOST_KNOWN = 4096

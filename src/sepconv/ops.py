@@ -32,6 +32,7 @@ from sepconv.problem import (
     output_shape,
 )
 
+Call = tuple[Options, dispatch.Plan | None]
 _N = len(Operands._fields)
 _LIBRARY = torch.library.Library("sepconv", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
@@ -46,12 +47,16 @@ FORWARD: Callable[..., Tensor] = torch.ops.sepconv.separable_conv.default
 BACKWARD: Callable[..., list[Tensor]] = torch.ops.sepconv.separable_conv_backward.default
 
 
-def separable_conv(operands: Operands, options: Options) -> Tensor:
-    """The op on canonical arguments; a call that no layer of PyTorch has to see goes straight to the kernel."""
+def separable_conv(operands: Operands, options: Options, plan: dispatch.Plan | None = None) -> Tensor:
+    """The op on canonical arguments; a call that no layer of PyTorch has to see goes straight to the kernel.
+
+    `plan` is that of `lasting_plan`, for a caller who keeps it.
+    """
     if torch.compiler.is_compiling() or torch._C._is_tracing():
         return reference.forward(operands, options) if torch.onnx.is_in_onnx_export() else FORWARD(*operands, *options)
     if _is_plain_call(operands):
-        return _run(operands, options)
+        plan = plan or _plan(operands, options, "forward")
+        return plan.backend.forward(plan.problem, operands, options)
     return FORWARD(*operands, *options)
 
 
@@ -139,10 +144,7 @@ def _precision(x: Tensor, options: Options) -> str:
 
 
 def _forward_kernel(*args: Any) -> Tensor:
-    return _run(Operands(*args[:_N]), _hashable(args[_N:]))
-
-
-def _run(operands: Operands, options: Options) -> Tensor:
+    operands, options = Operands(*args[:_N]), _hashable(args[_N:])
     plan = _plan(operands, options, "forward")
     return plan.backend.forward(plan.problem, operands, options)
 
@@ -163,22 +165,38 @@ def _plan(operands: Operands, options: Options, direction: str) -> dispatch.Plan
     plan = _PLANS.get(key)
     if plan is None:
         plan = dispatch.plan(problem_of(operands, options, direction), describe(x.device))
-        if len(_PLANS) >= _MOST_PLANS:
-            _PLANS.clear()
-        _PLANS[key] = plan
+        _put(_PLANS, key, plan)
     if x.is_cuda:
         dispatch.check_warm(plan)
     return plan
 
 
+def lasting_plan(operands: Operands, options: Options) -> dispatch.Plan | None:
+    """The plan of a plain call on the CPU, which hangs on nothing but the call itself; None for any other call."""
+    return _plan(operands, options, "forward") if operands.x.is_cpu and _is_plain_call(operands) else None
+
+
+def remember(key: Any, call: Call) -> None:
+    """Keep a call that was checked, and its plan, under a key that holds all that they hang on."""
+    _put(CALLS, key, call)
+
+
 def forget_plans() -> None:
     """Forget every plan, so that a changed setting takes effect at the next call."""
+    CALLS.clear()
     _PLANS.clear()
     dispatch.plan.cache_clear()
 
 
+def _put(memory: dict[Any, Any], key: Any, value: Any) -> None:
+    if len(memory) >= _MOST_REMEMBERED:
+        memory.clear()
+    memory[key] = value
+
+
+CALLS: dict[Any, Call] = {}
 _PLANS: dict[Any, dispatch.Plan] = {}
-_MOST_PLANS = 4096
+_MOST_REMEMBERED = 4096
 
 
 def _hashable(options: Sequence[Any]) -> Options:

@@ -1,16 +1,11 @@
 """The eager backend: two PyTorch convolutions. It runs every right call on every device that PyTorch has."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import torch
 from torch import Tensor
 
 from sepconv import reference
-from sepconv.device import Device, in_full_float32
+from sepconv.device import Device, in_full_float32, is_float32_exact
 from sepconv.problem import Operands, Options, Problem
-
-T = TypeVar("T")
 
 
 class EagerBackend:
@@ -31,7 +26,12 @@ class EagerBackend:
         return True
 
     def forward(self, problem: Problem, operands: Operands, options: Options) -> Tensor:
-        y = _forward(problem, operands, options)
+        if problem.dtype is torch.float32 and not is_float32_exact(operands.x.device.type):
+            y = in_full_float32(operands.x.device.type, reference.forward, operands, options, inplace=True)
+        elif _leaks(problem, operands):
+            y = reference.forward(_widened(operands), options, inplace=True).to(problem.dtype)
+        else:
+            y = reference.forward(operands, options, inplace=True)
         if y.stride() == problem.output_strides:
             return y
         return y.new_empty_strided(problem.output_shape, problem.output_strides).copy_(y)
@@ -39,25 +39,13 @@ class EagerBackend:
     def gradients(
         self, problem: Problem, grad: Tensor, operands: Operands, options: Options, wanted: list[bool]
     ) -> list[Tensor]:
-        if _leaks(problem, operands):
-            grad, operands = grad.float(), _widened(operands)
-        found = _exactly(problem, operands, reference.gradients, grad, operands, options, wanted)
+        if problem.dtype is torch.float32:
+            kind = operands.x.device.type
+            return in_full_float32(kind, reference.gradients, grad, operands, options, wanted)
+        if not _leaks(problem, operands):
+            return reference.gradients(grad, operands, options, wanted)
+        found = reference.gradients(grad.float(), _widened(operands), options, wanted)
         return [g.to(problem.dtype) for g in found]
-
-
-def _forward(problem: Problem, operands: Operands, options: Options) -> Tensor:
-    if problem.dtype is torch.float32:
-        return in_full_float32(operands.x.device.type, reference.forward, operands, options, inplace=True)
-    if _leaks(problem, operands):
-        return reference.forward(_widened(operands), options, inplace=True).to(problem.dtype)
-    return reference.forward(operands, options, inplace=True)
-
-
-def _exactly(problem: Problem, operands: Operands, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Call a function of the reference; float32 in full precision."""
-    if problem.dtype is not torch.float32:
-        return function(*args, **kwargs)
-    return in_full_float32(operands.x.device.type, function, *args, **kwargs)
 
 
 def _leaks(problem: Problem, operands: Operands) -> bool:
