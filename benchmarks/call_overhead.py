@@ -19,7 +19,7 @@ import sepconv
 from sepconv.device import describe
 
 RESULT = Path(__file__).parent / "results" / "call-overhead.csv"
-ROUNDS, CALLS = 80, 300
+ROUNDS, CALLS = 300, 300
 IMPORT = "import time, torch; t = time.perf_counter(); import sepconv; print(time.perf_counter() - t)"
 
 

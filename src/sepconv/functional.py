@@ -1,6 +1,5 @@
 """The public functions: a call in the user's words becomes canonical arguments, and then the op."""
 
-
 import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
