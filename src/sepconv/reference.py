@@ -34,6 +34,17 @@ def _silu_gradient(grad: Tensor, t: Tensor) -> Tensor:
     return grad * s * (1 + t * (1 - s))
 
 
+def _hardsigmoid(t: Tensor, inplace: bool) -> Tensor:
+    """hardsigmoid; PyTorch derives its own only once, so it is written out where a derivative may be asked for."""
+    return F.relu6(t + 3) / 6 if torch.is_grad_enabled() and not inplace else F.hardsigmoid(t, inplace)
+
+
+def _hardsigmoid_gradient(grad: Tensor, t: Tensor) -> Tensor:
+    if not torch.is_grad_enabled():
+        return aten.hardsigmoid_backward(grad, t)  # type: ignore[no-any-return]
+    return aten.hardtanh_backward(grad, t, -3, 3) / 6  # type: ignore[no-any-return]
+
+
 _FUNCTIONS: dict[str, _Function] = {
     "identity": _Function(lambda t, v, i: t, lambda g, t, v: g),
     "relu": _Function(lambda t, v, i: F.relu(t, i), lambda g, t, v: aten.threshold_backward(g, t, 0)),
@@ -47,7 +58,7 @@ _FUNCTIONS: dict[str, _Function] = {
     "leaky_relu": _Function(
         lambda t, v, i: F.leaky_relu(t, v, i), lambda g, t, v: aten.leaky_relu_backward(g, t, v, False)
     ),
-    "hardsigmoid": _Function(lambda t, v, i: F.hardsigmoid(t, i), lambda g, t, v: aten.hardsigmoid_backward(g, t)),
+    "hardsigmoid": _Function(lambda t, v, i: _hardsigmoid(t, i), lambda g, t, v: _hardsigmoid_gradient(g, t)),
     "sigmoid": _Function(
         lambda t, v, i: t.sigmoid_() if i else t.sigmoid(), lambda g, t, v: aten.sigmoid_backward(g, t.sigmoid())
     ),
