@@ -58,7 +58,10 @@ def worker(rank: int, folder: str, memory_format: torch.memory_format) -> None:
     x, target = batch()
     train(parallel, x[2 * rank : 2 * rank + 2], target[2 * rank : 2 * rank + 2])
     torch.save(sepconv.original_state_dict(m), os.path.join(folder, f"{rank}.pt"))
+    dist.barrier()
+    del parallel
     dist.destroy_process_group()
+    os._exit(0)  # a thread of PyTorch's own that outlives the interpreter aborts the process now and then
 
 
 @pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="needs gloo")
