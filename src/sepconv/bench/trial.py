@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sepconv.bench.budget import Errors, budget, errors, within
+from sepconv.bench.data import in_layout
 from sepconv.bench.loading import Loaded
 from sepconv.bench.memory import Peak, peak_growth
 from sepconv.bench.models import randomize_batchnorm
@@ -20,7 +21,7 @@ from sepconv.bench.timing import WARM_UPS, Timer, Times, summary
 from sepconv.device import describe, in_full_float32
 from sepconv.errors import ArgumentTypeError, ArgumentValueError
 from sepconv.fuse import fuse
-from sepconv.problem import CHANNELS_LAST, dense_strides
+from sepconv.problem import CHANNELS_LAST
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 DEVICES = ("cpu", "cuda")
@@ -204,7 +205,7 @@ def _placed_input(tensor: Tensor, request: Request) -> Tensor:
     tensor = tensor.to(request.dtype)
     if tensor.dim() < 3:
         return tensor
-    return tensor.new_empty_strided(tensor.shape, dense_strides(tensor.shape, request.layout)).copy_(tensor)
+    return in_layout(tensor, request.layout)
 
 
 def example_shape(
