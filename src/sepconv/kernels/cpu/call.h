@@ -1,0 +1,50 @@
+// What one call asks for: the constants that a kernel is compiled for, and the record that a caller fills.
+// The record is mirrored by `sepconv.backends.cpu`; all strides are in elements.
+#pragma once
+
+#include "activation.h"
+#include "vector.h"
+
+namespace sepconv {
+
+// Compiled in; a kernel size of 0 means that the window is only known at run time.
+using Element = SEPCONV_ELEMENT;
+constexpr bool kChannelsLast = SEPCONV_CHANNELS_LAST;
+constexpr int kMultiplier = SEPCONV_MULTIPLIER;
+constexpr int kKernelH = SEPCONV_KERNEL_H, kKernelW = SEPCONV_KERNEL_W;
+constexpr int kStrideH = SEPCONV_STRIDE_H, kStrideW = SEPCONV_STRIDE_W;
+constexpr int kDilationH = SEPCONV_DILATION_H, kDilationW = SEPCONV_DILATION_W;
+constexpr bool kAnyWindow = kKernelH == 0;
+constexpr Activation kDepthwiseActivation = Activation::SEPCONV_DEPTHWISE_ACTIVATION;
+constexpr Activation kPointwiseActivation = Activation::SEPCONV_POINTWISE_ACTIVATION;
+
+struct Call {
+  const Element* x;
+  const Element* depthwise_weight;  // (channels * multiplier, kernel_h, kernel_w), dense
+  const Element* pointwise_weight;  // (outputs, channels * multiplier), dense
+  const Element* depthwise_bias;    // or null, as the two below
+  const Element* pointwise_bias;
+  const Element* residual;  // with the strides of y
+  Element* y;
+  char* workspace;
+  long x_stride_n, x_stride_c, x_stride_h, x_stride_w;
+  long batch, channels, outputs;
+  long in_h, in_w, out_h, out_w;
+  long kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w;
+  long padding_h, padding_w;  // zeros before the first row and the first column
+  // How: the output pixels of a tile, the panels that a block of weights runs over before the next block, whether the
+  // threads share each tile (small problems) or take a tile each, and whether results bypass the caches.
+  long tile_rows, tile_columns, strip, shared, streaming;
+  long threads;
+  // OpenMP's, of the runtime that PyTorch has loaded, or null: the kernel then starts threads of its own.
+  void (*parallel)(void (*)(void*), void*, unsigned, unsigned);
+  int (*thread_number)();
+  int (*thread_count)();
+  float depthwise_value, pointwise_value;
+
+  long middle() const { return channels * kMultiplier; }
+  long taps() const { return kernel_h * kernel_w; }
+  long pixels() const { return out_h * out_w; }
+};
+
+}  // namespace sepconv

@@ -1,0 +1,13 @@
+// The forward pass as one kernel: tiles of output pixels, whose depthwise result stays in the caches as an operand of the
+// pointwise product. See docs/kernels.md.
+#include "forward.h"
+
+extern "C" {
+
+// The bytes of workspace that a call of this form takes.
+__attribute__((visibility("default"))) long sepconv_workspace(const sepconv::Call* call) {
+  return sepconv::Workspace(*call).bytes();
+}
+
+__attribute__((visibility("default"))) void sepconv_forward(const sepconv::Call* call) { sepconv::forward(*call); }
+}

@@ -1,0 +1,139 @@
+// Vectors of float32 by the compiler's vector extensions, and how the elements of a tensor become float32 and back.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#define SEPCONV_INLINE inline __attribute__((always_inline))
+
+namespace sepconv {
+
+#if defined(__AVX512F__)
+constexpr int kVectorBytes = 64, kRows = 12, kVectors = 2;  // 24 sums, 2 columns and 1 row of the product in 32 registers
+#elif defined(__AVX2__)
+constexpr int kVectorBytes = 32, kRows = 6, kVectors = 2;
+#elif defined(__aarch64__)
+constexpr int kVectorBytes = 16, kRows = 6, kVectors = 4;
+#else
+constexpr int kVectorBytes = 16, kRows = 6, kVectors = 2;
+#endif
+constexpr int kLanes = kVectorBytes / 4;
+constexpr int kPanel = kLanes * kVectors;  // columns of the product that are computed together
+
+typedef float Vector __attribute__((vector_size(kVectorBytes)));
+typedef float UnalignedVector __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
+typedef std::int32_t Integers __attribute__((vector_size(kVectorBytes)));
+typedef std::uint32_t Bits __attribute__((vector_size(kVectorBytes)));
+typedef std::uint16_t Halves __attribute__((vector_size(kVectorBytes / 2)));
+
+SEPCONV_INLINE Vector fill(float value) {
+  Vector v;
+  for (int i = 0; i < kLanes; ++i) v[i] = value;
+  return v;
+}
+
+SEPCONV_INLINE Vector load(const float* p) { return *reinterpret_cast<const UnalignedVector*>(p); }
+SEPCONV_INLINE void store(float* p, Vector v) { *reinterpret_cast<UnalignedVector*>(p) = v; }
+
+// Elements of 16 bits are kept as their bits in a type of their own.
+struct BFloat16 {
+  std::uint16_t bits;
+};
+struct Float16 {
+  std::uint16_t bits;
+};
+
+SEPCONV_INLINE Halves load_bits(const void* p) {
+  Halves bits;
+  std::memcpy(&bits, p, sizeof bits);
+  return bits;
+}
+
+SEPCONV_INLINE Vector load(const BFloat16* p) {
+  return reinterpret_cast<Vector>(__builtin_convertvector(load_bits(p), Bits) << 16);
+}
+
+// To the nearest, ties to even; a NaN stays one.
+SEPCONV_INLINE Halves round_to_bfloat16(Vector v) {
+  const Bits bits = reinterpret_cast<Bits>(v);
+  const Bits rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  return __builtin_convertvector(v == v ? rounded : (bits >> 16) | 0x40, Halves);
+}
+
+SEPCONV_INLINE void store(BFloat16* p, Vector v) {
+  const Halves bits = round_to_bfloat16(v);
+  std::memcpy(p, &bits, sizeof bits);
+}
+
+SEPCONV_INLINE float bits_to_float(std::uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+SEPCONV_INLINE std::uint32_t float_to_bits(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+SEPCONV_INLINE float to_float(float value) { return value; }
+SEPCONV_INLINE float to_float(BFloat16 value) { return bits_to_float(std::uint32_t(value.bits) << 16); }
+
+inline float to_float(Float16 value) {
+  const std::uint32_t sign = std::uint32_t(value.bits & 0x8000) << 16, magnitude = value.bits & 0x7fff;
+  if (magnitude >= 0x7c00) return bits_to_float(sign | 0x7f800000 | (magnitude & 0x3ff) << 13);  // inf and NaN
+  // A power of two puts the exponent right for normal and subnormal numbers alike.
+  return bits_to_float(sign | float_to_bits(bits_to_float(magnitude << 13) * 0x1p112f));
+}
+
+inline std::uint16_t round_to_float16(float value) {
+  const std::uint32_t bits = float_to_bits(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+  if (magnitude > 0x7f800000) return std::uint16_t(sign | 0x7e00);
+  if (magnitude >= 0x477ff000) return std::uint16_t(sign | 0x7c00);  // what rounds to 65536 and above
+  if (magnitude < 0x38800000) {  // subnormal: adding 0.5 rounds to its last place, 2^-24
+    return std::uint16_t(sign | (float_to_bits(bits_to_float(magnitude) + 0.5f) - 0x3f000000));
+  }
+  return std::uint16_t(sign | (magnitude + 0xfff + (magnitude >> 13 & 1) - 0x38000000) >> 13);
+}
+
+#if defined(__AVX512F__)
+SEPCONV_INLINE Vector load(const Float16* p) { return Vector(_mm512_cvtph_ps(__m256i(load_bits(p)))); }
+SEPCONV_INLINE void store(Float16* p, Vector v) {
+  const Halves bits = Halves(_mm512_cvtps_ph(__m512(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  std::memcpy(p, &bits, sizeof bits);
+}
+#elif defined(__AVX2__)
+SEPCONV_INLINE Vector load(const Float16* p) { return Vector(_mm256_cvtph_ps(__m128i(load_bits(p)))); }
+SEPCONV_INLINE void store(Float16* p, Vector v) {
+  const Halves bits = Halves(_mm256_cvtps_ph(__m256(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  std::memcpy(p, &bits, sizeof bits);
+}
+#else
+SEPCONV_INLINE Vector load(const Float16* p) {
+  Vector v;
+  for (int i = 0; i < kLanes; ++i) v[i] = to_float(p[i]);
+  return v;
+}
+SEPCONV_INLINE void store(Float16* p, Vector v) {
+  for (int i = 0; i < kLanes; ++i) p[i].bits = round_to_float16(v[i]);
+}
+#endif
+
+// The first `lanes` elements; zeros behind them.
+template <typename T>
+SEPCONV_INLINE Vector load_some(const T* p, long lanes) {
+  Vector v{};
+  for (int i = 0; i < kLanes; ++i) {
+    if (i < lanes) v[i] = to_float(p[i]);
+  }
+  return v;
+}
+
+constexpr long round_up(long n, long multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+}  // namespace sepconv
