@@ -3,6 +3,7 @@
 #pragma once
 
 #include "activation.h"
+#include "team.h"
 #include "vector.h"
 
 namespace sepconv {
@@ -33,13 +34,9 @@ struct Call {
   long kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w;
   long padding_h, padding_w;  // zeros before the first row and the first column
   // How: the output pixels of a tile, the panels that a block of weights runs over before the next block, whether the
-  // threads share each tile (small problems) or take a tile each, and whether results bypass the caches.
-  long tile_rows, tile_columns, strip, shared, streaming;
-  long threads;
-  // OpenMP's, of the runtime that PyTorch has loaded, or null: the kernel then starts threads of its own.
-  void (*parallel)(void (*)(void*), void*, unsigned, unsigned);
-  int (*thread_number)();
-  int (*thread_count)();
+  // threads share each tile (small problems) or take a tile each.
+  long tile_rows, tile_columns, strip, shared;
+  Threads threads;
   float depthwise_value, pointwise_value;
 
   long middle() const { return channels * kMultiplier; }

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "ahead.h"
 #include "call.h"
 #include "product.h"
 #include "team.h"
@@ -32,36 +33,46 @@ class Workspace {
     } else {
       weights_ = as_they_are ? 0 : round_up(call.outputs * middle, 16);
       result_ = round_up(tile, kPanel) * middle;
-      patch_ = Patch::size(call, call.tile_rows, call.tile_columns);
+      patch_ = round_up(Patch::size(call, input_rows(), call.tile_columns), 16);
       line_ = round_up(tile, kPanel) + kPanel;
       own_taps_ = round_up(call.taps(), 16);
+      places_ = round_up(2 * ((tile + kPanel - 1) / kPanel), 16);
     }
+    pieces_ = round_up(max_pieces() * long(sizeof(Piece)) / 4, 16);
     block_ = 2 * kRows * kPanel;
     shared_ = bias_ + weights_ + taps_ + (call.shared ? result_ : 0);
-    own_ = (call.shared ? 0 : result_) + patch_ + line_ + own_taps_ + block_;
+    own_ = (call.shared ? 0 : result_) + 2 * patch_ + 2 * line_ + own_taps_ + pieces_ + places_ + block_;
   }
 
-  long bytes() const { return (shared_ + own_ * call_.threads) * 4 + 64; }
+  long bytes() const { return (shared_ + own_ * call_.threads.count) * 4 + 64; }
 
   float* bias() const { return start(); }
   float* weights() const { return bias() + bias_; }
   float* taps() const { return weights() + weights_; }
   float* result(long thread) const { return call_.shared ? taps() + taps_ : own(thread); }
-  float* patch(long thread) const { return own(thread) + (call_.shared ? 0 : result_); }
-  float* line(long thread) const { return patch(thread) + patch_; }
-  float* own_taps(long thread) const { return line(thread) + line_; }
-  Element* block(long thread) const { return reinterpret_cast<Element*>(own_taps(thread) + own_taps_); }
+  // Two of each: while one channel is computed, the next one is on its way.
+  float* patch(long thread, long channel) const { return own(thread) + (call_.shared ? 0 : result_) + channel % 2 * patch_; }
+  float* line(long thread, long channel) const { return patch(thread, 0) + 2 * patch_ + channel % 2 * line_; }
+  float* own_taps(long thread) const { return line(thread, 0) + 2 * line_; }
+  Piece* pieces(long thread) const { return reinterpret_cast<Piece*>(own_taps(thread) + own_taps_); }
+  long* places(long thread) const { return reinterpret_cast<long*>(own_taps(thread) + own_taps_ + pieces_); }
+  Element* block(long thread) const { return reinterpret_cast<Element*>(own_taps(thread) + own_taps_ + pieces_ + places_); }
 
   long padded_middle() const { return round_up(call_.middle(), kLanes); }
   // An odd number of cache lines, so that neighbouring pixels do not compete for the same places in the cache.
   long result_pitch() const { return round_up(call_.middle(), 16) / 16 % 2 ? round_up(call_.middle(), 16) : round_up(call_.middle(), 16) + 16; }
 
  private:
+  // A tile's rows lie in this many images at most.
+  long max_pieces() const { return (call_.tile_rows - 1) / call_.out_h + 2; }
+  // Input rows of all pieces of a tile.
+  long input_rows() const { return max_pieces() * Patch::input_rows(call_, 1) + call_.tile_rows * call_.stride_h; }
+
   float* start() const { return reinterpret_cast<float*>(round_up(reinterpret_cast<long>(call_.workspace), 64)); }
   float* own(long thread) const { return start() + shared_ + own_ * thread; }
 
   const Call& call_;
-  long bias_ = 0, weights_ = 0, taps_ = 0, result_ = 0, patch_ = 0, line_ = 0, own_taps_ = 0, block_ = 0, shared_ = 0, own_ = 0;
+  long bias_ = 0, weights_ = 0, taps_ = 0, result_ = 0, patch_ = 0, line_ = 0, own_taps_ = 0, pieces_ = 0, places_ = 0, block_ = 0, shared_ = 0, own_ = 0;
 };
 
 // A tile as its first row and column, in rows of all images together.
@@ -89,15 +100,17 @@ class Tiles {
   const long count;
 };
 
-// Call f(piece, offset of its first pixel in the tile) for the part of the tile in each image.
-template <typename F>
-SEPCONV_INLINE void for_pieces(const Call& call, const Tile& tile, F f) {
+// The part of a tile in each image; returns how many there are.
+inline long cut(const Call& call, const Tile& tile, Piece* pieces) {
+  long count = 0, input = 0;
   for (long row = tile.row; row < tile.row + tile.rows;) {
     const long image = row / call.out_h, first = row % call.out_h;
     const long rows = std::min(call.out_h - first, tile.row + tile.rows - row);
-    f(Piece{image, first, rows, tile.column, tile.columns}, (row - tile.row) * tile.columns);
+    pieces[count++] = {image, first, rows, tile.column, tile.columns, (row - tile.row) * tile.columns, input};
+    input += Patch::input_rows(call, rows);
     row += rows;
   }
+  return count;
 }
 
 #if !SEPCONV_CHANNELS_LAST
@@ -112,29 +125,51 @@ inline void prepare(const Call& call, const Workspace& space, const Member& memb
   for (long i = begin; i < end; ++i) space.bias()[i] = to_float(call.pointwise_bias[i]);
 }
 
+// The taps of one middle channel; 16-bit weights are converted into `buffer`.
+inline Taps taps_of(const Call& call, long channel, float* buffer) {
+  const Element* source = call.depthwise_weight + channel * call.taps();
+  bool finite = true;
+  for (long t = 0; t < call.taps(); ++t) {
+    buffer[t] = to_float(source[t]);
+    finite &= (float_to_bits(buffer[t]) & 0x7f800000) != 0x7f800000;
+  }
+  return {buffer, call.depthwise_bias ? to_float(call.depthwise_bias[channel]) : 0.f, call.depthwise_value, finite};
+}
+
 inline bool needs_preparing(const Call& call) { return sizeof(Element) != 4 || call.pointwise_bias; }
 
 // The depthwise result of the middle channels [begin, end) of a tile, as panels of pixels.
+//
+// A channel goes through three steps: its input is copied, the window slides over it, the result goes into the panels. The
+// steps of three neighbouring channels take turns, so that none reads what was stored just before: a load that overlaps two
+// stores still on their way to the cache waits for both (a third of the time of this step on a Xeon, 2026-11-29).
 inline void depthwise_tile(const Call& call, const Workspace& space, const Member& member, const Tile& tile, long begin, long end) {
-  Patch patch(call, space.patch(member.number), tile.columns);
-  float* line = space.line(member.number);
-  float* weights = space.own_taps(member.number);
-  const long taps = call.taps(), middle = call.middle();
-  for (long c = begin; c < end; ++c) {
-    bool finite = true;
-    for (long t = 0; t < taps; ++t) {
-      weights[t] = to_float(call.depthwise_weight[c * taps + t]);
-      finite &= weights[t] - weights[t] == 0;
+#ifdef NO_DEPTHWISE
+  return;
+#endif
+  const long thread = member.number, taps = call.taps(), middle = call.middle();
+  Piece* pieces = space.pieces(thread);
+  const long count = cut(call, tile, pieces);
+  Patch patches[2] = {{call, space.patch(thread, 0), tile.columns}, {call, space.patch(thread, 1), tile.columns}};
+  for (long c = begin; c < end + 2; ++c) {
+    if (c < end) {
+      for (long i = 0; i < count; ++i) patches[c % 2].take(pieces[i], c / kMultiplier);
     }
-    const Taps of_channel{weights, call.depthwise_bias ? to_float(call.depthwise_bias[c]) : 0.f, call.depthwise_value, finite};
-    for_pieces(call, tile, [&](const Piece& piece, long offset) {
-      patch.take(piece, c / kMultiplier);
-      depthwise(call, piece, c, patch, of_channel, line + offset);
-    });
-    float* panel = space.result(member.number) + c * kPanel;
-    for (long p = 0; p < tile.pixels(); p += kPanel, panel += middle * kPanel) {
+    if (c > begin && c <= end) {
+      const Taps of_channel = taps_of(call, c - 1, space.own_taps(thread));
+      for (long i = 0; i < count; ++i) {
+        float* line = space.line(thread, c - 1) + pieces[i].pixel;
+        if (of_channel.finite) slide_piece(call, pieces[i], patches[(c - 1) % 2], of_channel, line);
+        else slide_exactly(call, pieces[i], (c - 1) / kMultiplier, of_channel, line);
+      }
+    }
+    if (c > begin + 1) {
+      const float* line = space.line(thread, c);
+      float* panel = space.result(thread) + (c - 2) * kPanel;
+      for (const float* end_of_line = line + tile.pixels(); line < end_of_line; line += kPanel, panel += middle * kPanel) {
 #pragma GCC unroll 8
-      for (int j = 0; j < kVectors; ++j) store(panel + j * kLanes, load(line + p + j * kLanes));
+        for (int j = 0; j < kVectors; ++j) store(panel + j * kLanes, load(line + j * kLanes));
+      }
     }
   }
 }
@@ -162,43 +197,51 @@ inline void multiply_apart(const Call& call, const Workspace& space, const Membe
   const long first = output * plane;
   target.y = results;
   target.pitch = kPanel;
-  target.streaming = false;
   if (call.residual) {
     target.residual = residuals;
     for_runs(call, tile, pixel, count, [&](long done, long run, long offset) {
       for (int i = 0; i < rows; ++i) std::copy_n(call.residual + first + i * plane + offset, run, residuals + i * kPanel + done);
     });
   }
-  multiply_block(rows, count > kLanes, weights, call.middle(), panel, call.middle(), target);
+  multiply_block(rows, (count + kLanes - 1) / kLanes, weights, call.middle(), panel, call.middle(), target);
   for_runs(call, tile, pixel, count, [&](long done, long run, long offset) {
     for (int i = 0; i < rows; ++i) std::copy_n(results + i * kPanel + done, run, call.y + first + i * plane + offset);
   });
 }
 
 // The output channels [begin, end) of a tile.
-inline void multiply_tile(const Call& call, const Workspace& space, const Member& member, const Tile& tile, long begin, long end) {
+inline void multiply_tile(const Call& call, const Workspace& space, const Member& member, const Tile& tile, long begin, long end,
+                          Ahead& ahead) {
+#ifdef NO_PRODUCT
+  return;
+#endif
   const float* weights = sizeof(Element) == 4 ? reinterpret_cast<const float*>(call.pointwise_weight) : space.weights();
   const float* result = space.result(member.number);
-  const long middle = call.middle(), plane = call.pixels();
-  for (long strip = 0; strip < tile.pixels(); strip += call.strip * kPanel) {
-    const long strip_end = std::min(tile.pixels(), strip + call.strip * kPanel);
+  const long middle = call.middle(), plane = call.pixels(), pixels = tile.pixels();
+  // Where each panel's first pixel lies in y, or -1 where the panel is no run of neighbours.
+  long* places = space.places(member.number);
+  for (long p = 0; p < pixels; p += kPanel) {
+    for_runs(call, tile, p, std::min<long>(kPanel, pixels - p), [&](long done, long run, long offset) {
+      if (done == 0) places[p / kPanel] = run == kPanel ? offset : -1;
+    });
+  }
+  for (long strip = 0; strip < pixels; strip += call.strip * kPanel) {
+    const long strip_end = std::min(pixels, strip + call.strip * kPanel);
     for (long o = begin; o < end;) {
       const int rows = block_rows(end - o);
       const float* bias = call.pointwise_bias ? space.bias() + o : nullptr;
-      Target target{nullptr, nullptr, plane, bias, call.pointwise_value, bool(call.streaming)};
+      Target target{nullptr, nullptr, plane, bias, call.pointwise_value};
       for (long p = strip; p < strip_end; p += kPanel) {
+        ahead.step();
         const float* panel = result + p * middle;
-        long neighbours = 0, at = 0;
-        for_runs(call, tile, p, std::min<long>(kPanel, tile.pixels() - p), [&](long done, long run, long offset) {
-          if (done == 0) neighbours = run, at = o * plane + offset;
-        });
-        if (neighbours < kPanel) {
+        const long place = places[p / kPanel];
+        if (place < 0) {
           multiply_apart(call, space, member, tile, p, rows, o, weights + o * middle, panel, target);
           continue;
         }
-        target.y = call.y + at;
-        target.residual = call.residual ? call.residual + at : nullptr;
-        multiply_block(rows, true, weights + o * middle, middle, panel, middle, target);
+        target.y = call.y + o * plane + place;
+        target.residual = call.residual ? call.residual + o * plane + place : nullptr;
+        multiply_block(rows, kVectors, weights + o * middle, middle, panel, middle, target);
       }
       o += rows;
     }
@@ -242,12 +285,14 @@ inline bool needs_preparing(const Call&) { return true; }
 inline void depthwise_tile(const Call& call, const Workspace& space, const Member& member, const Tile& tile, long begin, long end) {
   const long middle = call.middle(), pitch = space.padded_middle();
   const LastTaps taps{space.taps(), call.depthwise_bias ? space.taps() + call.taps() * pitch : nullptr, pitch, call.depthwise_value};
-  for_pieces(call, tile, [&](const Piece& piece, long offset) {
-    float* out = space.result(member.number) + offset * space.result_pitch();
+  const Piece* pieces = space.pieces(member.number);
+  const long count = cut(call, tile, space.pieces(member.number));
+  for (long i = 0; i < count; ++i) {
+    float* out = space.result(member.number) + pieces[i].pixel * space.result_pitch();
     for (long c = begin; c < end; c += kLanes) {
-      depthwise_last(call, piece, c, std::min<long>(kLanes, middle - c), taps, out, space.result_pitch());
+      depthwise_last(call, pieces[i], c, std::min<long>(kLanes, middle - c), taps, out, space.result_pitch());
     }
-  });
+  }
 }
 
 // One block of pixels over the last panel of output channels, which is not whole.
@@ -257,26 +302,25 @@ inline void multiply_apart(const Call& call, const Workspace& space, const Membe
   Element* residuals = results + kRows * kPanel;
   target.y = results;
   target.pitch = kPanel;
-  target.streaming = false;
   if (call.residual) {
     target.residual = residuals;
     for (int i = 0; i < rows; ++i) std::copy_n(call.residual + at + i * call.outputs, existing, residuals + i * kPanel);
   }
-  multiply_block(rows, existing > kLanes, a, space.result_pitch(), panel, call.middle(), target);
+  multiply_block(rows, (existing + kLanes - 1) / kLanes, a, space.result_pitch(), panel, call.middle(), target);
   for (int i = 0; i < rows; ++i) std::copy_n(results + i * kPanel, existing, call.y + at + i * call.outputs);
 }
 
 // The output channels [begin, end) of pixels that are neighbours in y, from the tile's pixel `pixel` on.
 inline void multiply_run(const Call& call, const Workspace& space, const Member& member, long pixel, long count, long first,
-                         long begin, long end) {
+                         long begin, long end, Ahead& ahead) {
   const long middle = call.middle(), pitch = space.result_pitch();
   for (long o = begin; o < end; o += kPanel) {
     const float* panel = space.weights() + o * middle;
     const float* a = space.result(member.number) + pixel * pitch;
     const long existing = std::min<long>(kPanel, end - o);
-    Target target{nullptr, nullptr, call.outputs, call.pointwise_bias ? space.bias() + o : nullptr, call.pointwise_value,
-                  bool(call.streaming)};
+    Target target{nullptr, nullptr, call.outputs, call.pointwise_bias ? space.bias() + o : nullptr, call.pointwise_value};
     for (long p = 0; p < count;) {
+      ahead.step();
       const int rows = block_rows(count - p);
       const long at = (first + p) * call.outputs + o;
       if (existing < kPanel) {
@@ -284,18 +328,21 @@ inline void multiply_run(const Call& call, const Workspace& space, const Member&
       } else {
         target.y = call.y + at;
         target.residual = call.residual ? call.residual + at : nullptr;
-        multiply_block(rows, true, a + p * pitch, pitch, panel, middle, target);
+        multiply_block(rows, kVectors, a + p * pitch, pitch, panel, middle, target);
       }
       p += rows;
     }
   }
 }
 
-inline void multiply_tile(const Call& call, const Workspace& space, const Member& member, const Tile& tile, long begin, long end) {
+inline void multiply_tile(const Call& call, const Workspace& space, const Member& member, const Tile& tile, long begin, long end, Ahead& ahead) {
+#ifdef NO_PRODUCT
+  return;
+#endif
   const long first = tile.row * call.out_w + tile.column;
-  if (tile.columns == call.out_w) return multiply_run(call, space, member, 0, tile.pixels(), first, begin, end);
+  if (tile.columns == call.out_w) return multiply_run(call, space, member, 0, tile.pixels(), first, begin, end, ahead);
   for (long r = 0; r < tile.rows; ++r) {
-    multiply_run(call, space, member, r * tile.columns, tile.columns, first + r * call.out_w, begin, end);
+    multiply_run(call, space, member, r * tile.columns, tile.columns, first + r * call.out_w, begin, end, ahead);
   }
 }
 
@@ -304,29 +351,47 @@ constexpr long kDepthwiseGrain = kLanes, kProductGrain = kPanel;
 
 #endif
 
+// Roughly how many blocks the product of this many output channels of a tile has.
+inline long steps(const Tile& tile, long outputs) {
+  const long rows = kChannelsLast ? tile.pixels() : outputs, columns = kChannelsLast ? outputs : tile.pixels();
+  return ((rows + kRows - 1) / kRows) * ((columns + kPanel - 1) / kPanel);
+}
+
+// The input of a tile that this member will come to, if there is one.
+inline Ahead next_input(const Call& call, const Workspace& space, const Member& member, const Tiles& tiles, long index, long begin,
+                        long end, long steps) {
+  Piece* pieces = space.pieces(member.number);
+  const long count = index < tiles.count ? cut(call, tiles[index], pieces) : 0;
+  return Ahead(call, pieces, count, begin, end, steps);
+}
+
 inline void forward(const Call& call) {
   const Workspace space(call);
   const Tiles tiles(call);
   std::atomic<long> next{0};
-  run_team(call, [&](Member& member) {
+  run_team(call.threads, [&](Member& member) {
     if (needs_preparing(call)) {
       prepare(call, space, member);
       member.meet();
     }
     if (!call.shared) {
-      for (long i = next.fetch_add(1); i < tiles.count; i = next.fetch_add(1)) {
+      for (long i = next.fetch_add(1); i < tiles.count;) {
         depthwise_tile(call, space, member, tiles[i], 0, depthwise_items(call));
-        multiply_tile(call, space, member, tiles[i], 0, call.outputs);
+        const long following = next.fetch_add(1);
+        Ahead ahead = next_input(call, space, member, tiles, following, 0, depthwise_items(call), steps(tiles[i], call.outputs));
+        multiply_tile(call, space, member, tiles[i], 0, call.outputs, ahead);
+        i = following;
       }
       return;
     }
     for (long i = 0; i < tiles.count; ++i) {
-      long begin, end;
+      long begin, end, first_output, last_output;
       member.share(depthwise_items(call), kDepthwiseGrain, begin, end);
       depthwise_tile(call, space, member, tiles[i], begin, end);
       member.meet();
-      member.share(call.outputs, kProductGrain, begin, end);
-      multiply_tile(call, space, member, tiles[i], begin, end);
+      member.share(call.outputs, kProductGrain, first_output, last_output);
+      Ahead ahead = next_input(call, space, member, tiles, i + 1, begin, end, steps(tiles[i], last_output - first_output));
+      multiply_tile(call, space, member, tiles[i], first_output, last_output, ahead);
       member.meet();
     }
   });

@@ -12,19 +12,7 @@ struct Target {
   long pitch;               // from one row to the next, of y and of the residual
   const float* bias;        // or null; of the first row (in channels_last: of the first column)
   float value;              // of the activation
-  bool streaming;
 };
-
-// Past the caches where that is asked for and aligned: y is not read again here, and must not drive the operands out.
-SEPCONV_INLINE void put(Element* p, Vector v, bool streaming) {
-#if defined(__AVX512F__)
-  if constexpr (sizeof(Element) == 4) {
-    if (streaming) return _mm512_stream_ps(reinterpret_cast<float*>(p), __m512(v));
-  }
-#endif
-  (void)streaming;
-  store(p, v);
-}
 
 // Rows x (Vectors * kLanes) results: `a` holds the rows with `pitch` between them, `b` one panel of kPanel columns.
 template <int Rows, int Vectors>
@@ -49,7 +37,7 @@ __attribute__((noinline)) void multiply(const float* a, long pitch, const float*
       if (target.bias) v += kChannelsLast ? load(target.bias + j * kLanes) : fill(target.bias[i]);
       v = activate<kPointwiseActivation>(v, target.value);
       if (target.residual) v += load(target.residual + at);
-      put(target.y + at, v, target.streaming);
+      store(target.y + at, v);
     }
   }
 }
@@ -62,17 +50,15 @@ constexpr int block_rows(long rows) {
   return 1;
 }
 
-// One block of block_rows(...) rows over one panel, of which only the first vector is computed where that is enough.
-template <int Block = kRows>
-SEPCONV_INLINE void multiply_block(int rows, bool whole, const float* a, long pitch, const float* b, long depth,
+// One block of block_rows(...) rows over the first `vectors` vectors of a panel.
+template <int Block = kRows, int Vectors = kVectors>
+SEPCONV_INLINE void multiply_block(int rows, long vectors, const float* a, long pitch, const float* b, long depth,
                                    const Target& target) {
-  if (rows == Block) {
-    if (whole) return multiply<Block, kVectors>(a, pitch, b, depth, target);
-    return multiply<Block, 1>(a, pitch, b, depth, target);
+  if (rows == Block && vectors == Vectors) return multiply<Block, Vectors>(a, pitch, b, depth, target);
+  if constexpr (Vectors > 1) {
+    if (vectors < Vectors) return multiply_block<Block, Vectors - 1>(rows, vectors, a, pitch, b, depth, target);
   }
-  if constexpr (Block > 1) {
-    multiply_block<block_rows(Block - 1)>(rows, whole, a, pitch, b, depth, target);
-  }
+  if constexpr (Block > 1) multiply_block<block_rows(Block - 1), Vectors>(rows, vectors, a, pitch, b, depth, target);
 }
 
 }  // namespace sepconv

@@ -1,14 +1,21 @@
 // The threads of a call: OpenMP's own, those that PyTorch computes with, or else threads that live as long as the call.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <system_error>
 #include <thread>
 #include <vector>
 
-#include "call.h"
-
 namespace sepconv {
+
+// How many threads, and whose: the three functions are OpenMP's, of the runtime that PyTorch has loaded, or null.
+struct Threads {
+  long count;
+  void (*parallel)(void (*)(void*), void*, unsigned, unsigned);
+  int (*number_here)();
+  int (*count_here)();
+};
 
 // What one thread knows of its team.
 class Member {
@@ -47,24 +54,24 @@ class Member {
   long meetings_ = 0;
 };
 
-// Run body(Member&) on at most call.threads threads, the caller's included, and wait for all of them.
+// Run body(Member&) on at most threads.count threads, the caller's included, and wait for all of them.
 template <typename Body>
-void run_team(const Call& call, Body body) {
+void run_team(const Threads& threads, Body body) {
   struct Team {
-    const Call& call;
+    const Threads& threads;
     Body& body;
     std::atomic<long> arrived{0}, count{0};
-  } team{call, body};
-  if (call.threads == 1) {
+  } team{threads, body};
+  if (threads.count == 1) {
     Member alone(0, 1, team.arrived);
     body(alone);
-  } else if (call.parallel) {
+  } else if (threads.parallel) {
     const auto enter = [](void* data) {
       Team& team = *static_cast<Team*>(data);
-      Member member(team.call.thread_number(), team.call.thread_count(), team.arrived);
+      Member member(team.threads.number_here(), team.threads.count_here(), team.arrived);
       team.body(member);
     };
-    call.parallel(enter, &team, unsigned(call.threads), 0);
+    threads.parallel(enter, &team, unsigned(threads.count), 0);
   } else {
     const auto enter = [&team](long number) {
       while (!team.count.load(std::memory_order_acquire)) std::this_thread::yield();
@@ -73,7 +80,7 @@ void run_team(const Call& call, Body body) {
     };
     std::vector<std::thread> others;
     try {
-      while (long(others.size()) + 1 < call.threads) others.emplace_back(enter, long(others.size()) + 1);
+      while (long(others.size()) + 1 < threads.count) others.emplace_back(enter, long(others.size()) + 1);
     } catch (const std::system_error&) {  // no more threads to be had: fewer do the work
     }
     team.count.store(long(others.size()) + 1, std::memory_order_release);

@@ -13,7 +13,7 @@
 namespace sepconv {
 
 #if defined(__AVX512F__)
-constexpr int kVectorBytes = 64, kRows = 12, kVectors = 2;  // 24 sums, 2 columns and 1 row of the product in 32 registers
+constexpr int kVectorBytes = 64, kRows = 9, kVectors = 3;  // 27 sums, 3 columns and 1 row of the product in 32 registers
 #elif defined(__AVX2__)
 constexpr int kVectorBytes = 32, kRows = 6, kVectors = 2;
 #elif defined(__aarch64__)
@@ -30,11 +30,7 @@ typedef std::int32_t Integers __attribute__((vector_size(kVectorBytes)));
 typedef std::uint32_t Bits __attribute__((vector_size(kVectorBytes)));
 typedef std::uint16_t Halves __attribute__((vector_size(kVectorBytes / 2)));
 
-SEPCONV_INLINE Vector fill(float value) {
-  Vector v;
-  for (int i = 0; i < kLanes; ++i) v[i] = value;
-  return v;
-}
+SEPCONV_INLINE Vector fill(float value) { return value - Vector{}; }  // no -0.0 is lost, as with a sum
 
 SEPCONV_INLINE Vector load(const float* p) { return *reinterpret_cast<const UnalignedVector*>(p); }
 SEPCONV_INLINE void store(float* p, Vector v) { *reinterpret_cast<UnalignedVector*>(p) = v; }

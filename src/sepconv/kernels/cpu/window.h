@@ -11,9 +11,10 @@
 
 namespace sepconv {
 
-// Some output rows of one image and one run of their columns.
+// Some output rows of one image and one run of their columns; `pixel` is where they begin in the tile, `input` in the patch.
 struct Piece {
   long image, row, rows, column, columns;
+  long pixel, input;
 };
 
 class Patch {
@@ -22,73 +23,70 @@ class Patch {
       : call_(call), data_(data), reach_((call.kernel_w - 1) * call.dilation_w / call.stride_w),
         phase_(phase_length(call, columns)), pitch_(phase_ * phases(call)) {}
 
-  // Floats that the patch of a tile of this many rows and columns takes.
+  // Input rows that this many neighbouring output rows take.
+  static long input_rows(const Call& call, long rows) {
+    return (rows - 1) * call.stride_h + (call.kernel_h - 1) * call.dilation_h + 1;
+  }
+
+  // Floats of a patch of this many input rows, for this many output columns.
   static long size(const Call& call, long rows, long columns) {
-    return input_rows(call, rows) * phase_length(call, columns) * phases(call);
+    return rows * phase_length(call, columns) * phases(call);
   }
 
   // Copy what these output pixels of one channel need.
   void take(const Piece& piece, long channel) {
     const Element* plane = call_.x + piece.image * call_.x_stride_n + channel * call_.x_stride_c;
-    const long first = piece.row * call_.stride_h - call_.padding_h;
-    const long rows = input_rows(call_, piece.rows);
-    for (long i = 0; i < rows; ++i) {
-      const long row = first + i;
-      const bool inside = row >= 0 && row < call_.in_h;
-      for (long phase = 0; phase < phases(call_); ++phase) {
-        float* out = data_ + i * pitch_ + phase * phase_;
-        if (inside) fill_run(plane, row, piece, phase, out);
-        else std::fill_n(out, piece.columns + reach_, 0.f);
-      }
-    }
+    for (long phase = 0; phase < phases(call_); ++phase) take_phase(plane, piece, phase);
   }
 
-  // Where the tap (h, w) of the window finds its first input.
-  SEPCONV_INLINE const float* tap(long row, long h, long w) const {
-    const long at = w * dilation_w(), step = stride_w();
-    return data_ + (row * stride_h() + h * dilation_h()) * pitch_ + at % step * phase_ + at / step;
-  }
-  SEPCONV_INLINE const float* input(long row, long w) const {
-    const long at = w * dilation_w(), step = stride_w();
+  // What the tap at `column` of the window, in any row of it, reads from the input row `row` of the patch.
+  SEPCONV_INLINE const float* input(long row, long column) const {
+    const long at = column * dilation_w(), step = stride_w();
     return data_ + row * pitch_ + at % step * phase_ + at / step;
   }
 
  private:
-  long stride_h() const { return kAnyWindow ? call_.stride_h : kStrideH; }
   long stride_w() const { return kAnyWindow ? call_.stride_w : kStrideW; }
-  long dilation_h() const { return kAnyWindow ? call_.dilation_h : kDilationH; }
   long dilation_w() const { return kAnyWindow ? call_.dilation_w : kDilationW; }
 
-  static long input_rows(const Call& call, long rows) {
-    return (rows - 1) * call.stride_h + (call.kernel_h - 1) * call.dilation_h + 1;
-  }
   // A window that is narrower than its stride leaves the last phases unread.
   static long phases(const Call& call) { return std::min(call.stride_w, (call.kernel_w - 1) * call.dilation_w + 1); }
-  // Whole vectors are read, up to one beyond the last column.
+  // Whole vectors are read and written, up to one beyond the last column.
   static long phase_length(const Call& call, long columns) {
     return round_up(columns + (call.kernel_w - 1) * call.dilation_w / call.stride_w + kLanes, kLanes);
   }
 
-  void fill_run(const Element* plane, long row, const Piece& piece, long phase, float* out) const {
+  void take_phase(const Element* plane, const Piece& piece, long phase) {
     const long step = stride_w(), count = piece.columns + reach_;
     const long first = piece.column * step - call_.padding_w + phase;
     // The input columns first + j * step that exist.
     const long begin = first >= 0 ? 0 : std::min(count, (-first + step - 1) / step);
     const long end = first >= call_.in_w ? begin : std::max(begin, std::min(count, (call_.in_w - first + step - 1) / step));
-    std::fill_n(out, begin, 0.f);
-    if (begin < end) {
-      const Element* source = plane + row * call_.x_stride_h + (first + begin * step) * call_.x_stride_w;
-      const long stride = step * call_.x_stride_w;
-      const Element* last = plane + (call_.in_h - 1) * call_.x_stride_h + (call_.in_w - 1) * call_.x_stride_w;
-      if (stride == 1) copy(source, last, out + begin, end - begin);
-      else if (stride == 2) gather(source, 2, out + begin, end - begin);
-      else gather(source, stride, out + begin, end - begin);
+    const long stride = step * call_.x_stride_w;
+    const Element* last = plane + (call_.in_h - 1) * call_.x_stride_h + (call_.in_w - 1) * call_.x_stride_w;
+    const Element* source = plane + (first + begin * step) * call_.x_stride_w;
+    float* out = data_ + piece.input * pitch_ + phase * phase_;
+    long row = piece.row * call_.stride_h - call_.padding_h;
+    for (const long rows_end = row + input_rows(call_, piece.rows); row < rows_end; ++row, out += pitch_) {
+      // Whole vectors from left to right: what one writes too much, the next one overwrites.
+      if (row < 0 || row >= call_.in_h || begin == end) {
+        zero(out, 0, count);
+        continue;
+      }
+      zero(out, 0, begin);
+      if (stride == 1) copy(source + row * call_.x_stride_h, last, out + begin, end - begin);
+      else if (stride == 2) gather(source + row * call_.x_stride_h, 2, out + begin, end - begin);
+      else gather(source + row * call_.x_stride_h, stride, out + begin, end - begin);
+      zero(out, end, count);
     }
-    std::fill_n(out + end, count - end, 0.f);
   }
 
-  // In whole vectors where the plane goes on for so long; what is written too much is overwritten next, or never read.
-  static void copy(const Element* source, const Element* last, float* out, long count) {
+  SEPCONV_INLINE static void zero(float* out, long begin, long end) {
+    for (long j = begin; j < end; j += kLanes) store(out + j, Vector{});
+  }
+
+  // In whole vectors where the plane goes on for so long.
+  SEPCONV_INLINE static void copy(const Element* source, const Element* last, float* out, long count) {
     long j = 0;
     for (; j < count && source + j + kLanes - 1 <= last; j += kLanes) store(out + j, load(source + j));
     for (; j < count; ++j) out[j] = to_float(source[j]);
@@ -115,22 +113,27 @@ struct Taps {
 
 // `Rows` output rows of a window that is known: an input row is loaded once for all outputs that it belongs to.
 template <int Rows>
-SEPCONV_INLINE void slide(const Patch& patch, long row, const Taps& taps, long columns, float* line) {
+SEPCONV_INLINE void slide(const Patch& of_tile, long first, const Taps& taps, long columns, float* line) {
   constexpr int inputs = (Rows - 1) * kStrideH + (kKernelH - 1) * kDilationH + 1;
+  const Patch patch = of_tile;  // a copy, which no store can change
+  const Vector bias = fill(taps.bias);
+  Vector weight[kKernelH * kKernelW];
+#pragma GCC unroll 64
+  for (int t = 0; t < kKernelH * kKernelW; ++t) weight[t] = fill(taps.weight[t]);
   for (long v = (columns - 1) / kLanes * kLanes; v >= 0; v -= kLanes) {
     Vector sum[Rows];
 #pragma GCC unroll 8
-    for (int r = 0; r < Rows; ++r) sum[r] = fill(taps.bias);
+    for (int r = 0; r < Rows; ++r) sum[r] = bias;
 #pragma GCC unroll 64
     for (int i = 0; i < inputs; ++i) {
 #pragma GCC unroll 32
       for (int w = 0; w < kKernelW; ++w) {
-        const Vector input = load(patch.input(row * kStrideH + i, w) + v);
+        const Vector input = load(patch.input(first + i, w) + v);
 #pragma GCC unroll 8
         for (int r = 0; r < Rows; ++r) {
           const int at = i - r * kStrideH;
           if (at >= 0 && at % kDilationH == 0 && at / kDilationH < kKernelH) {
-            sum[r] += taps.weight[at / kDilationH * kKernelW + w] * input;
+            sum[r] += weight[at / kDilationH * kKernelW + w] * input;
           }
         }
       }
@@ -142,14 +145,14 @@ SEPCONV_INLINE void slide(const Patch& patch, long row, const Taps& taps, long c
 
 // `Vectors` vectors of one output row of a window that is only known at run time.
 template <int Vectors>
-SEPCONV_INLINE void slide_any(const Call& call, const Patch& patch, long row, const Taps& taps, long v, float* line) {
+SEPCONV_INLINE void slide_any(const Call& call, const Patch& patch, long first, const Taps& taps, long v, float* line) {
   Vector sum[Vectors];
 #pragma GCC unroll 8
   for (int j = 0; j < Vectors; ++j) sum[j] = fill(taps.bias);
   const float* weight = taps.weight;
   for (long h = 0; h < call.kernel_h; ++h) {
     for (long w = 0; w < call.kernel_w; ++w, ++weight) {
-      const float* input = patch.tap(row, h, w) + v;
+      const float* input = patch.input(first + h * call.dilation_h, w) + v;
 #pragma GCC unroll 8
       for (int j = 0; j < Vectors; ++j) sum[j] += *weight * load(input + j * kLanes);
     }
@@ -179,21 +182,22 @@ inline void slide_exactly(const Call& call, const Piece& piece, long channel, co
 }
 
 // All rows of a piece of one channel.
-inline void depthwise(const Call& call, const Piece& piece, long channel, Patch& patch, const Taps& taps, float* line) {
-  if (!taps.finite) return slide_exactly(call, piece, channel, taps, line);
+inline void slide_piece(const Call& call, const Piece& piece, const Patch& patch, const Taps& taps, float* line) {
   const long columns = piece.columns;
   long row = 0;
   if constexpr (kAnyWindow) {
     constexpr int kUnroll = 4;
     for (; row < piece.rows; ++row, line += columns) {
+      const long first = piece.input + row * call.stride_h;
       long v = round_up(columns, kLanes);
-      for (; v % (kUnroll * kLanes); v -= kLanes) slide_any<1>(call, patch, row, taps, v - kLanes, line);
-      for (; v > 0; v -= kUnroll * kLanes) slide_any<kUnroll>(call, patch, row, taps, v - kUnroll * kLanes, line);
+      for (; v % (kUnroll * kLanes); v -= kLanes) slide_any<1>(call, patch, first, taps, v - kLanes, line);
+      for (; v > 0; v -= kUnroll * kLanes) slide_any<kUnroll>(call, patch, first, taps, v - kUnroll * kLanes, line);
     }
   } else {
-    for (; row + 4 <= piece.rows; row += 4) slide<4>(patch, row, taps, columns, line + row * columns);
-    for (; row + 2 <= piece.rows; row += 2) slide<2>(patch, row, taps, columns, line + row * columns);
-    for (; row < piece.rows; ++row) slide<1>(patch, row, taps, columns, line + row * columns);
+    const auto first = [&] { return piece.input + row * kStrideH; };
+    for (; row + 4 <= piece.rows; row += 4) slide<4>(patch, first(), taps, columns, line + row * columns);
+    for (; row + 2 <= piece.rows; row += 2) slide<2>(patch, first(), taps, columns, line + row * columns);
+    for (; row < piece.rows; ++row) slide<1>(patch, first(), taps, columns, line + row * columns);
   }
 }
 
