@@ -190,6 +190,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "writable by the group": lambda path: path.chmod(0o620),
     "writable by all": lambda path: path.chmod(0o602),
     "a pipe": lambda path: (path.unlink(), os.mkfifo(path, 0o600)),
+    "a folder": lambda path: (path.unlink(), path.mkdir(mode=0o700), (path / "file").touch()),
 }
 
 
@@ -317,6 +318,14 @@ def test_a_read_only_folder(store: Store, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(tempfile, "mkdtemp", mkdtemp)
     assert store.fetch(replace(ADD, name="kept"), Builder()) == entry, "what is there needs no writing"
     assert_falls_back(store, "Read-only file system: the disk")
+
+
+def test_a_folder_that_cannot_be_listed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.fetch(ADD, Builder(b"unseen"))
+    listed = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: failing(errno.EACCES)() if path == store.folder else listed(path))
+    assert not store.has(ADD)
+    assert_falls_back(store, "Permission denied")
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])

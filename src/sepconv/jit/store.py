@@ -90,6 +90,7 @@ class Store:
             if found is not None:
                 return found
             self._sweep()
+            self._discard_damaged(artifact)
             private = Path(tempfile.mkdtemp(prefix=_PRIVATE, dir=self.folder))
             try:
                 made = private / f"{artifact.name}{artifact.suffix}"
@@ -103,20 +104,21 @@ class Store:
         with made.open("rb+") as file:
             content = file.read()
             os.fsync(file.fileno())
-        for entry in self._entries(artifact):
-            if not _is_whole(entry, artifact):
-                with contextlib.suppress(OSError):
-                    entry.unlink()
         path = self.folder / _entry_name(artifact, content)
         os.replace(made, path)
         return path
+
+    def _discard_damaged(self, artifact: Artifact) -> None:
+        for entry in self._entries(artifact):
+            if not _is_whole(entry, artifact):
+                _discard(entry)
 
     def _sweep(self) -> None:
         """Remove the private folders that killed processes left."""
         for path in self.folder.glob(f"{_PRIVATE}*"):
             with contextlib.suppress(OSError):
                 if path.lstat().st_mtime < time.time() - _STALE:
-                    shutil.rmtree(path)
+                    _discard(path)
 
 
 def default_store() -> Store:
@@ -172,6 +174,15 @@ def _entry_name(artifact: Artifact, content: bytes) -> str:
 def _is_whole(path: Path, artifact: Artifact) -> bool:
     content = read_own(path)
     return content is not None and path.name == _entry_name(artifact, content)
+
+
+def _discard(path: Path) -> None:
+    """Remove whatever lies there, where that is possible."""
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _reason(error: OSError) -> str:

@@ -54,13 +54,19 @@ def read_own(path: Path) -> bytes | None:
         descriptor = os.open(path, _OPEN)
     except OSError:
         return None
-    with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
+    try:
+        if not _is_own_file(os.fstat(descriptor)):
             return None
-        if _POSIX and (status.st_uid != os.geteuid() or _others_write(status)):
-            return None
-        return file.read()
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
+
+
+def _is_own_file(status: os.stat_result) -> bool:
+    if not stat.S_ISREG(status.st_mode):
+        return False
+    return not _POSIX or (status.st_uid == os.geteuid() and not _others_write(status))
 
 
 def _parent_fault(folder: Path) -> str | None:
