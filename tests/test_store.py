@@ -1,122 +1,23 @@
-"""The store: what the key holds, what is trusted, one build among many askers, and what happens where nothing can be kept."""
+"""The store: what is found again, what is trusted, and what happens where nothing can be kept."""
 
 import errno
-import itertools
 import os
 import pwd
-import signal
 import stat
 import tempfile
-import threading
-import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from children import finish, start, wait_until
+from builders import ADD, OTHER, Builder, failing
+from children import finish, start
 
-from sepconv.errors import ArgumentValueError, CacheWarning, SepconvError, SettingError, StoreError
-from sepconv.jit import artifact as artifacts
-from sepconv.jit import locks
+from sepconv.errors import CacheWarning, SepconvError, SettingError, StoreError
 from sepconv.jit import store as stores
-from sepconv.jit.artifact import Artifact, read_sources
 from sepconv.jit.store import Store, default_store
 
-ADD = Artifact("add", (("add.cpp", "int x;"),), ("-O2",), (("N", "3"),), "g++ 12", "x86_64 avx2", ".so")
-OTHER = replace(ADD, target="x86_64 avx512")
-
-
-class Builder:
-    """Writes its content, and counts how often."""
-
-    def __init__(self, content: bytes = b"right") -> None:
-        self.content, self.calls = content, 0
-
-    def __call__(self, path: Path) -> None:
-        self.calls += 1
-        path.write_bytes(self.content)
-
-
-def failing(code: int) -> Callable[..., None]:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(code, os.strerror(code), "the disk")
-
-    return fail
-
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No warning given yet, and temporary folders in the test's own."""
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    monkeypatch.setattr(stores, "_temporary", {})
-    monkeypatch.setattr(stores, "_warnings", itertools.count())
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "cache" / "kernels")
-
-
-# --- the key
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"name": "sub"},
-        {"sources": (("add.cpp", "int y;"),)},
-        {"sources": (("sub.cpp", "int x;"),)},
-        {"sources": (*ADD.sources, ("add.h", ""))},
-        {"flags": ("-O3",)},
-        {"flags": ("-O2", "-g")},
-        {"defines": (("N", "4"),)},
-        {"defines": (("M", "3"),)},
-        {"compiler": "g++ 13"},
-        {"target": "x86_64 avx512"},
-        {"suffix": ".cubin"},
-    ],
-    ids=str,
-)
-def test_everything_is_in_the_key(change: dict[str, object]) -> None:
-    assert replace(ADD, **change).key != ADD.key
-
-
-def test_the_key_is_unambiguous_and_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert replace(ADD, flags=("ab", "c")).key != replace(ADD, flags=("a", "bc")).key
-    assert replace(ADD, flags=("a", "b"), defines=()).key != replace(ADD, flags=("a",), defines=(("b", ""),)).key
-    assert len(ADD.key) == 64
-    assert ADD.stem == f"add-{ADD.key[:32]}"
-    assert finish(start(f"from sepconv.jit.artifact import Artifact; print({ADD!r}.key)")).strip() == ADD.key
-    monkeypatch.setattr(artifacts, "FORMAT", artifacts.FORMAT + 1)
-    assert replace(ADD).key != ADD.key
-
-
-def test_an_artifact_says_what_it_means() -> None:
-    with pytest.raises(ArgumentValueError, match="`flags` has '-march=native'; expected"):
-        replace(ADD, flags=("-O2", "-march=native"))
-    with pytest.raises(ArgumentValueError, match=r"`name` is '../x'; expected"):
-        replace(ADD, name="../x")
-
-
-def test_the_sources_are_every_file_that_can_be_included(tmp_path: Path) -> None:
-    (tmp_path / "parts").mkdir()
-    (tmp_path / "main.cpp").write_text('#include <cmath>\n  # include "parts/a.h"\n#ifdef X\n#include "b.h"\n#endif\n')
-    (tmp_path / "parts" / "a.h").write_text('#include "a.h"\n#include "../b.h"\n#include "c.h"\n')
-    (tmp_path / "b.h").write_text('#include "parts/a.h"\n//#include "absent.h"\n')
-    (tmp_path / "parts" / "c.h").write_text("int c;\n")
-    (tmp_path / "unused.h").write_text("")
-    read = read_sources(tmp_path / "main.cpp")
-    assert [name for name, _ in read] == ["main.cpp", "parts/a.h", "b.h", "parts/c.h"]
-    assert dict(read)["parts/c.h"] == "int c;\n"
-    assert [name for name, _ in read_sources(tmp_path / "parts" / "a.h")][:2] == ["parts/a.h", "b.h"]
-    (tmp_path / "parts" / "c.h").unlink()
-    with pytest.raises(FileNotFoundError, match=r'a\.h has #include "c\.h".*parts/c\.h'):
-        read_sources(tmp_path / "main.cpp")
-
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 # --- an entry
 
@@ -225,7 +126,9 @@ def give_away(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
 
 def test_an_entry_of_another_user_is_a_miss(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     builder = Builder()
-    give_away(monkeypatch, store.fetch(ADD, builder))
+    path = store.fetch(ADD, builder)
+    os.link(path, store.folder / "held")  # so that no new file gets its inode
+    give_away(monkeypatch, path)
     assert not store.has(ADD)
     store.fetch(ADD, builder)
     assert builder.calls == 2
@@ -417,171 +320,3 @@ print(folder)
     folder = Path(finish(start(code, TMPDIR=str(tmp_path))).strip())
     assert folder.parent == tmp_path
     assert not list(tmp_path.glob("sepconv-*"))
-
-
-# --- many askers
-
-
-def ask_at_once(ask: Callable[[], Path], count: int = 8) -> list[Path]:
-    """The answers of threads that ask at the same time."""
-    barrier = threading.Barrier(count, timeout=30)
-
-    def run(_: int) -> Path:
-        barrier.wait()
-        return ask()
-
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(run, range(count)))
-
-
-def slow(builder: Builder) -> Callable[[Path], None]:
-    def build(path: Path) -> None:
-        threading.Event().wait(0.1)
-        builder(path)
-
-    return build
-
-
-@pytest.fixture(params=["locks", "no locks here", "no such system"])
-def kind_of_locks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A file system with locks, one without, and a system without."""
-    if request.param == "no locks here":
-        monkeypatch.setattr(locks, "fcntl", SimpleNamespace(flock=failing(errno.ENOLCK), LOCK_EX=2, LOCK_UN=8))
-    elif request.param == "no such system":
-        monkeypatch.setattr(locks, "fcntl", None)
-    yield request.param
-    assert not locks._open
-
-
-def test_threads_build_once(store: Store, kind_of_locks: str) -> None:
-    builder = Builder()
-    assert len(set(ask_at_once(lambda: store.fetch(ADD, slow(builder))))) == 1
-    assert builder.calls == 1
-
-
-def test_threads_of_a_store_that_cannot_be_used_build_once_and_warn_once(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    builder, store = Builder(), Store(tmp_path / "file" / "kernels")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        assert len(set(ask_at_once(lambda: store.fetch(ADD, slow(builder))))) == 1
-    assert builder.calls == len(caught) == 1
-
-
-def test_different_things_are_built_at_the_same_time(store: Store) -> None:
-    together = threading.Barrier(2, timeout=10)
-
-    def build(path: Path) -> None:
-        together.wait()
-        path.write_bytes(b"right")
-
-    with ThreadPoolExecutor(2) as pool:
-        assert len(set(pool.map(lambda artifact: store.fetch(artifact, build), (ADD, OTHER)))) == 2
-
-
-def test_a_lock_that_fails_otherwise_makes_the_folder_unusable(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    flock, fails = locks.fcntl.flock, iter([failing(errno.EIO)])
-    fake = SimpleNamespace(flock=lambda *args: next(fails, flock)(*args), LOCK_EX=2, LOCK_UN=8)
-    monkeypatch.setattr(locks, "fcntl", fake)
-    with pytest.warns(CacheWarning, match=os.strerror(errno.EIO)):
-        store.fetch(ADD, Builder())
-
-
-# --- processes that end badly, and forked ones
-
-CHILD = f"""
-from sepconv.jit.artifact import Artifact
-from sepconv.jit import locks, store as stores
-artifact = {ADD!r}
-def build(path):
-    path.write_bytes(b"right")
-def kill(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
-def waiting(path):
-    started.set()
-    go.wait(30)
-    build(path)
-started, go = threading.Event(), threading.Event()
-"""
-
-
-def in_child(store: Store, code: str) -> str:
-    return f"{CHILD}store = stores.Store(Path({str(store.folder)!r}))\n{code}"
-
-
-@pytest.mark.parametrize(
-    "death",
-    [
-        "store.fetch(artifact, lambda path: (path.write_bytes(b'ri'), kill()))",
-        "os.replace = kill; store.fetch(artifact, build)",
-        "os.fsync = kill; store.fetch(artifact, build)",
-    ],
-)
-def test_a_killed_process_leaves_nothing_that_is_trusted(store: Store, death: str) -> None:
-    finish(start(in_child(store, death)), -signal.SIGKILL)
-    left = [path for path in store.folder.iterdir() if path.name.startswith("tmp-")]
-    assert len(left) == 1
-    assert not store.has(ADD)
-    builder = Builder()
-    assert store.fetch(ADD, builder).read_bytes() == b"right"
-    assert builder.calls == 1
-    assert left[0].exists(), "it could be another process's, at work"
-    os.utime(left[0], (0, 0))
-    store.fetch(OTHER, builder)
-    assert not left[0].exists()
-
-
-def test_a_forked_child_outlives_its_parent_without_the_lock(store: Store, tmp_path: Path) -> None:
-    """The child inherits the open lock file, and would hold the lock for as long as it lives."""
-    code = f"""
-threading.Thread(target=store.fetch, args=(artifact, waiting), daemon=True).start()
-started.wait(30)
-child = os.fork()
-if child:
-    Path({str(tmp_path / "child")!r}).write_text(str(child))
-    kill()
-assert not locks._open
-for stream in (1, 2):
-    os.close(stream)
-time.sleep(60)
-"""
-    finish(start(in_child(store, code)), -signal.SIGKILL)
-    child = int((tmp_path / "child").read_text())
-    try:
-        with ThreadPoolExecutor(1) as pool:
-            path = pool.submit(store.fetch, ADD, Builder()).result(timeout=20)
-        assert path.read_bytes() == b"right"
-        os.kill(child, 0)
-    finally:
-        os.kill(child, signal.SIGKILL)
-
-
-def test_a_child_forked_in_the_middle_of_a_build_can_fetch(store: Store) -> None:
-    code = """
-threading.Thread(target=store.fetch, args=(artifact, waiting)).start()
-started.wait(30)
-child = os.fork()
-if not child:
-    def refuse(path):
-        raise AssertionError("the parent's build was there to be found")
-    assert store.fetch(artifact, refuse).read_bytes() == b"right"
-    print("found", flush=True)
-    os._exit(0)
-go.set()
-assert os.waitpid(child, 0)[1] == 0
-"""
-    assert finish(start(in_child(store, code))).strip() == "found"
-
-
-def test_a_lock_is_waited_for_until_its_holder_is_killed(store: Store) -> None:
-    holder = start(in_child(store, "store.fetch(artifact, lambda path: (print('in', flush=True), time.sleep(60)))"))
-    assert holder.stdout
-    assert holder.stdout.readline() == "in\n"
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(store.fetch, ADD, Builder())
-        wait_until(lambda: locks._open)
-        threading.Event().wait(0.2)
-        assert not asked.done(), "the lock did not keep a second builder out"
-        holder.kill()
-        assert asked.result(timeout=20).read_bytes() == b"right"
-    finish(holder, -signal.SIGKILL)
