@@ -1,13 +1,18 @@
 """What every test shares: the devices, fresh memory that is NaN, and how hard hypothesis looks."""
 
+import itertools
 import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # asked for by PyTorch's deterministic mode; read once
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+from sepconv.jit import cxx, store
 
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
@@ -47,6 +52,22 @@ def deterministic_cudnn() -> Iterator[None]:
     torch.backends.cudnn.deterministic = True
     yield
     torch.backends.cudnn.deterministic = before
+
+
+@pytest.fixture
+def fresh_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No warning given yet about the cache of compiled kernels, nothing loaded, and temporary folders in the test's own."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setattr(store, "_temporary", {})
+    monkeypatch.setattr(store, "_warnings", itertools.count())
+    monkeypatch.setattr(cxx, "_loaded", {})
+
+
+@pytest.fixture(name="store")
+def empty_store(tmp_path: Path) -> store.Store:
+    """A store for compiled kernels that does not exist yet, nor the folder above it."""
+    return store.Store(tmp_path / "cache" / "kernels")
 
 
 @pytest.fixture

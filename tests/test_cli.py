@@ -155,6 +155,29 @@ def test_doctor_reports_a_cache_that_cannot_be_written(monkeypatch: pytest.Monke
     assert "cannot be written" in call("doctor", code=1)
 
 
+def test_doctor_shows_the_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compiler = tmp_path / "g++"
+    compiler.write_text("#!/bin/sh\necho 'clang version 99-test'\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    facts = json.loads(call("doctor", "--json"))["compiler"]
+    state = f"clang version 99-test at {compiler}"
+    assert facts == {"path": str(compiler), "version": "clang version 99-test", "state": state, "problem": None}
+    assert "clang version 99-test" in call("doctor")
+
+
+def test_doctor_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """That the machine has none is a fact; that the one the user names is not there is a problem."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "`PATH` has no C++ compiler" in call("doctor")
+    monkeypatch.setenv("SEPCONV_CXX", "no-such-compiler")
+    assert "`SEPCONV_CXX` is 'no-such-compiler'" in call("doctor", code=1)
+    monkeypatch.setenv("SEPCONV_CXX", " ")
+    assert json.loads(call("doctor", "--json", code=1))["problems"] == [
+        "`SEPCONV_CXX` is ' '; expected the name or the path of a C++ compiler, such as 'g++-13'. Unset it to get the default."
+    ]
+
+
 def test_doctor_says_why_a_backend_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = SimpleNamespace(name="fast", unavailable=lambda _: ["no compiler", "no luck"])
     monkeypatch.setattr(doctor, "all_backends", lambda: (backend,))

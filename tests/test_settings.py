@@ -20,6 +20,12 @@ def test_a_backend_that_is_no_name(monkeypatch: pytest.MonkeyPatch, text: str) -
     assert isinstance(caught.value, ValueError)
 
 
+def test_a_folder_under_a_home_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEPCONV_CACHE_DIR", "~no-such-user/cache")
+    with pytest.raises(SettingError, match="`SEPCONV_CACHE_DIR` is '~no-such-user/cache'; expected a folder"):
+        settings.cache_dir()
+
+
 def test_unset_and_empty_mean_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     for setting in settings.ALL:
         monkeypatch.delenv(setting.name, raising=False)

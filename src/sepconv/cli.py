@@ -70,7 +70,7 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 @app.command()
 @_refusing
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Show versions, devices, backends, cache and settings, and what is wrong with them (exit code 1)."""
+    """Show versions, devices, backends, compiler, cache and settings, and what is wrong with them (exit code 1)."""
     facts = examine()
     if as_json:
         print_json(facts)
@@ -98,6 +98,8 @@ def _print_doctor(facts: dict[str, Any]) -> None:
     print_rows([(device["device"], _device_text(device)) for device in facts["devices"]])
     print_section("backends")
     print_rows([(f"{b['backend']} on {b['device']}", _backend_text(b)) for b in facts["backends"]])
+    print_section("C++ compiler")
+    print_rows([("found", facts["compiler"]["state"])])
     print_section("cache")
     size = f"{cache['bytes'] / 1e6:.1f} MB" if cache["exists"] else "not there yet; made at the first need"
     print_rows([("place", cache["place"] or "unknown"), ("size", size)])

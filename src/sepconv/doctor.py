@@ -1,4 +1,4 @@
-"""What sepconv finds on this machine: versions, devices, backends, cache and settings, and what is wrong with them."""
+"""What sepconv finds on this machine: versions, devices, backends, compiler, cache and settings, and what is wrong with them."""
 
 import importlib.metadata
 import os
@@ -11,7 +11,8 @@ import torch
 from sepconv import __version__, settings
 from sepconv.backends import all_backends
 from sepconv.device import Device, describe
-from sepconv.errors import SepconvError
+from sepconv.errors import CompilerError, SepconvError, SettingError
+from sepconv.jit.compilers import find_compiler
 
 Facts = dict[str, Any]
 
@@ -19,7 +20,7 @@ Facts = dict[str, Any]
 def examine() -> Facts:
     """Everything that decides what sepconv can do here, as plain data; nothing is created or compiled.
 
-    Keys: versions, cuda, devices, backends, cache, settings, and `problems`, the list of what is wrong.
+    Keys: versions, cuda, devices, backends, compiler, cache, settings, and `problems`, the list of what is wrong.
     """
     devices = [describe(device) for device in _torch_devices()]
     facts: Facts = {
@@ -27,11 +28,15 @@ def examine() -> Facts:
         "cuda": _cuda(),
         "devices": [_device_facts(device) for device in devices],
         "backends": [_backend_facts(backend, device) for device in devices for backend in all_backends()],
+        "compiler": _compiler(),
         "cache": _cache(),
         "settings": [_setting_facts(setting) for setting in settings.ALL],
     }
-    wrong = [facts["cuda"]["problem"], facts["cache"]["problem"], *[s["problem"] for s in facts["settings"]]]
-    facts["problems"] = [text for text in wrong if text]
+    wrong = [
+        *(facts[part]["problem"] for part in ("cuda", "compiler", "cache")),
+        *(s["problem"] for s in facts["settings"]),
+    ]
+    facts["problems"] = list(dict.fromkeys(text for text in wrong if text))
     return facts
 
 
@@ -124,7 +129,19 @@ def _backend_facts(backend: Any, device: Device) -> Facts:
     return {"backend": backend.name, "device": _device_name(device), "runs": not reasons, "reasons": reasons}
 
 
-# --- cache and settings
+# --- compiler, cache and settings
+
+
+def _compiler() -> Facts:
+    """The C++ compiler, or why there is none; that is a problem only where the user has named one."""
+    try:
+        found = find_compiler()
+    except SettingError as error:
+        return {"path": None, "version": None, "state": "unknown", "problem": str(error)}
+    except CompilerError as error:
+        named = bool(os.environ.get(settings.CXX.name))
+        return {"path": None, "version": None, "state": str(error), "problem": str(error) if named else None}
+    return {"path": found.path, "version": found.version, "state": f"{found.version} at {found.path}", "problem": None}
 
 
 def _cache() -> Facts:

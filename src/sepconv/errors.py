@@ -1,4 +1,4 @@
-"""The errors that sepconv raises on purpose.
+"""The errors that sepconv raises on purpose, and its warnings.
 
 Every text names the argument in backticks, what came, what is expected, and what to do.
 """
@@ -30,6 +30,18 @@ class FuseError(SepconvError, RuntimeError):
 
 class SettingError(SepconvError, ValueError):
     """An environment variable has a value that sepconv does not take."""
+
+
+class CompilerError(SepconvError, RuntimeError):
+    """A kernel cannot be compiled or loaded here: no compiler, or one that failed."""
+
+
+class StoreError(SepconvError, OSError):
+    """A folder cannot hold compiled kernels: it cannot be written, or others can write to it."""
+
+
+class CacheWarning(UserWarning):
+    """Compiled kernels are not kept, because the cache cannot be used."""
 
 
 def value_error(name: str, came: str, expected: str, hint: str = "") -> ArgumentValueError:

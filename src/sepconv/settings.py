@@ -40,10 +40,30 @@ def _name(text: str) -> str:
     return text
 
 
+def _folder(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ValueError("a folder; there is no home folder for its ~") from None
+
+
+def _compiler(text: str) -> str:
+    if not text.strip():
+        raise ValueError("the name or the path of a C++ compiler, such as 'g++-13'")
+    return text
+
+
 def default_cache_dir() -> Path:
-    """The folder for compiled kernels and tuning records: $XDG_CACHE_HOME/sepconv or ~/.cache/sepconv."""
+    """The folder for compiled kernels and tuning records: $XDG_CACHE_HOME/sepconv or ~/.cache/sepconv.
+
+    Raises SettingError where this user has no home folder.
+    """
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path("~/.cache").expanduser()) / "sepconv"
+    try:
+        return (Path(base) if base else Path("~/.cache").expanduser()) / "sepconv"
+    except RuntimeError:
+        hint = f"Set `{CACHE_DIR.name}` to a folder of your own."
+        raise SettingError(f"`HOME` is not set; expected a home folder for the cache. {hint}") from None
 
 
 BACKEND: Setting[str | None] = Setting(
@@ -56,10 +76,16 @@ CACHE_DIR: Setting[Path | None] = Setting(
     "SEPCONV_CACHE_DIR",
     "the folder for compiled kernels and tuning records",
     None,
-    lambda text: Path(text).expanduser(),
+    _folder,
+)
+CXX: Setting[str | None] = Setting(
+    "SEPCONV_CXX",
+    "the name or the path of the C++ compiler (gcc or clang) for the CPU's kernels; default g++, clang++ or c++",
+    None,
+    _compiler,
 )
 
-ALL: tuple[Setting[str | None] | Setting[Path | None], ...] = (BACKEND, CACHE_DIR)
+ALL: tuple[Setting[str | None] | Setting[Path | None], ...] = (BACKEND, CACHE_DIR, CXX)
 
 
 def cache_dir() -> Path:
