@@ -36,6 +36,7 @@ struct Call {
   // How: the output pixels of a tile, the panels that a block of weights runs over before the next block, whether the
   // threads share each tile (small problems) or take a tile each.
   long tile_rows, tile_columns, strip, shared;
+  long huge_pages;  // whether y may lie in huge pages
   Threads threads;
   float depthwise_value, pointwise_value;
 

@@ -10,8 +10,8 @@
 #include <algorithm>
 #include <atomic>
 
-#include "ahead.h"
 #include "call.h"
+#include "pages.h"
 #include "product.h"
 #include "team.h"
 #include "window.h"
@@ -150,7 +150,8 @@ inline void depthwise_tile(const Call& call, const Workspace& space, const Membe
   const long thread = member.number, taps = call.taps(), middle = call.middle();
   Piece* pieces = space.pieces(thread);
   const long count = cut(call, tile, pieces);
-  Patch patches[2] = {{call, space.patch(thread, 0), tile.columns}, {call, space.patch(thread, 1), tile.columns}};
+  const long column = tile.column, columns = tile.columns;
+  Patch patches[2] = {{call, space.patch(thread, 0), column, columns}, {call, space.patch(thread, 1), column, columns}};
   for (long c = begin; c < end + 2; ++c) {
     if (c < end) {
       for (long i = 0; i < count; ++i) patches[c % 2].take(pieces[i], c / kMultiplier);
@@ -159,7 +160,8 @@ inline void depthwise_tile(const Call& call, const Workspace& space, const Membe
       const Taps of_channel = taps_of(call, c - 1, space.own_taps(thread));
       for (long i = 0; i < count; ++i) {
         float* line = space.line(thread, c - 1) + pieces[i].pixel;
-        if (of_channel.finite) slide_piece(call, pieces[i], patches[(c - 1) % 2], of_channel, line);
+        const Ahead ahead(call, pieces[i], std::min(c + 1, end - 1) / kMultiplier);
+        if (of_channel.finite) slide_piece(call, pieces[i], patches[(c - 1) % 2], of_channel, ahead, line);
         else slide_exactly(call, pieces[i], (c - 1) / kMultiplier, of_channel, line);
       }
     }
@@ -210,8 +212,7 @@ inline void multiply_apart(const Call& call, const Workspace& space, const Membe
 }
 
 // The output channels [begin, end) of a tile.
-inline void multiply_tile(const Call& call, const Workspace& space, const Member& member, const Tile& tile, long begin, long end,
-                          Ahead& ahead) {
+inline void multiply_tile(const Call& call, const Workspace& space, const Member& member, const Tile& tile, long begin, long end) {
 #ifdef NO_PRODUCT
   return;
 #endif
@@ -232,7 +233,6 @@ inline void multiply_tile(const Call& call, const Workspace& space, const Member
       const float* bias = call.pointwise_bias ? space.bias() + o : nullptr;
       Target target{nullptr, nullptr, plane, bias, call.pointwise_value};
       for (long p = strip; p < strip_end; p += kPanel) {
-        ahead.step();
         const float* panel = result + p * middle;
         const long place = places[p / kPanel];
         if (place < 0) {
@@ -312,7 +312,7 @@ inline void multiply_apart(const Call& call, const Workspace& space, const Membe
 
 // The output channels [begin, end) of pixels that are neighbours in y, from the tile's pixel `pixel` on.
 inline void multiply_run(const Call& call, const Workspace& space, const Member& member, long pixel, long count, long first,
-                         long begin, long end, Ahead& ahead) {
+                         long begin, long end) {
   const long middle = call.middle(), pitch = space.result_pitch();
   for (long o = begin; o < end; o += kPanel) {
     const float* panel = space.weights() + o * middle;
@@ -320,7 +320,6 @@ inline void multiply_run(const Call& call, const Workspace& space, const Member&
     const long existing = std::min<long>(kPanel, end - o);
     Target target{nullptr, nullptr, call.outputs, call.pointwise_bias ? space.bias() + o : nullptr, call.pointwise_value};
     for (long p = 0; p < count;) {
-      ahead.step();
       const int rows = block_rows(count - p);
       const long at = (first + p) * call.outputs + o;
       if (existing < kPanel) {
@@ -335,14 +334,14 @@ inline void multiply_run(const Call& call, const Workspace& space, const Member&
   }
 }
 
-inline void multiply_tile(const Call& call, const Workspace& space, const Member& member, const Tile& tile, long begin, long end, Ahead& ahead) {
+inline void multiply_tile(const Call& call, const Workspace& space, const Member& member, const Tile& tile, long begin, long end) {
 #ifdef NO_PRODUCT
   return;
 #endif
   const long first = tile.row * call.out_w + tile.column;
-  if (tile.columns == call.out_w) return multiply_run(call, space, member, 0, tile.pixels(), first, begin, end, ahead);
+  if (tile.columns == call.out_w) return multiply_run(call, space, member, 0, tile.pixels(), first, begin, end);
   for (long r = 0; r < tile.rows; ++r) {
-    multiply_run(call, space, member, r * tile.columns, tile.columns, first + r * call.out_w, begin, end, ahead);
+    multiply_run(call, space, member, r * tile.columns, tile.columns, first + r * call.out_w, begin, end);
   }
 }
 
@@ -351,47 +350,32 @@ constexpr long kDepthwiseGrain = kLanes, kProductGrain = kPanel;
 
 #endif
 
-// Roughly how many blocks the product of this many output channels of a tile has.
-inline long steps(const Tile& tile, long outputs) {
-  const long rows = kChannelsLast ? tile.pixels() : outputs, columns = kChannelsLast ? outputs : tile.pixels();
-  return ((rows + kRows - 1) / kRows) * ((columns + kPanel - 1) / kPanel);
-}
-
-// The input of a tile that this member will come to, if there is one.
-inline Ahead next_input(const Call& call, const Workspace& space, const Member& member, const Tiles& tiles, long index, long begin,
-                        long end, long steps) {
-  Piece* pieces = space.pieces(member.number);
-  const long count = index < tiles.count ? cut(call, tiles[index], pieces) : 0;
-  return Ahead(call, pieces, count, begin, end, steps);
-}
-
 inline void forward(const Call& call) {
   const Workspace space(call);
   const Tiles tiles(call);
+  const Pages pages(call.y, call.huge_pages ? call.batch * call.outputs * call.pixels() * long(sizeof(Element)) : 0);
+  advise_huge(pages);
   std::atomic<long> next{0};
   run_team(call.threads, [&](Member& member) {
+    touch(pages, member);
     if (needs_preparing(call)) {
       prepare(call, space, member);
       member.meet();
     }
     if (!call.shared) {
-      for (long i = next.fetch_add(1); i < tiles.count;) {
+      for (long i = next.fetch_add(1); i < tiles.count; i = next.fetch_add(1)) {
         depthwise_tile(call, space, member, tiles[i], 0, depthwise_items(call));
-        const long following = next.fetch_add(1);
-        Ahead ahead = next_input(call, space, member, tiles, following, 0, depthwise_items(call), steps(tiles[i], call.outputs));
-        multiply_tile(call, space, member, tiles[i], 0, call.outputs, ahead);
-        i = following;
+        multiply_tile(call, space, member, tiles[i], 0, call.outputs);
       }
       return;
     }
     for (long i = 0; i < tiles.count; ++i) {
-      long begin, end, first_output, last_output;
+      long begin, end;
       member.share(depthwise_items(call), kDepthwiseGrain, begin, end);
       depthwise_tile(call, space, member, tiles[i], begin, end);
       member.meet();
-      member.share(call.outputs, kProductGrain, first_output, last_output);
-      Ahead ahead = next_input(call, space, member, tiles, i + 1, begin, end, steps(tiles[i], last_output - first_output));
-      multiply_tile(call, space, member, tiles[i], first_output, last_output, ahead);
+      member.share(call.outputs, kProductGrain, begin, end);
+      multiply_tile(call, space, member, tiles[i], begin, end);
       member.meet();
     }
   });
