@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from sepconv import settings
 from sepconv.errors import value_error
 
 T = TypeVar("T")
@@ -21,7 +22,8 @@ class Device:
 
     `kind` is PyTorch's device type ('cpu', 'cuda', ...), `name` is the maker's, `capability` the CUDA compute capability,
     `units` the number of SMs or of CPU threads that PyTorch uses, `memory` bytes in all (0 where unknown), `isa` the
-    CPU's instruction set in PyTorch's words.
+    instructions that kernels for this CPU may use ('avx512', 'avx2' or 'generic'), `cache` the bytes of the second-level
+    cache of one core.
     """
 
     kind: str
@@ -31,6 +33,7 @@ class Device:
     units: int = 0
     memory: int = 0
     isa: str = ""
+    cache: int = 0
 
     def __str__(self) -> str:
         if self.capability:
@@ -39,19 +42,33 @@ class Device:
         return f"{self.kind} {self.name}" + (f" ({self.isa}, {self.units} threads)" if self.isa else "")
 
 
-@lru_cache(maxsize=64)
 def describe(device: torch.device) -> Device:
-    """The record of one torch device; the same record at every call."""
+    """The record of one torch device; the same record at every call, as long as PyTorch's threads and the settings are."""
+    if device.type == "cpu":
+        return _describe_cpu(torch.get_num_threads(), settings.ISA.read())
+    return _describe(device)
+
+
+@lru_cache(maxsize=64)
+def _describe(device: torch.device) -> Device:
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index
         facts = torch.cuda.get_device_properties(index)
         return Device(
             "cuda", facts.name, index, (facts.major, facts.minor), facts.multi_processor_count, facts.total_memory
         )
-    if device.type == "cpu":
-        isa = torch.backends.cpu.get_cpu_capability()
-        return Device("cpu", _cpu_name(), units=torch.get_num_threads(), memory=_host_memory(), isa=isa)
     return Device(device.type, device.type, device.index)
+
+
+@lru_cache(maxsize=64)
+def _describe_cpu(threads: int, isa: str | None) -> Device:
+    found = _ISAS.get(torch.backends.cpu.get_cpu_capability(), "generic")
+    return Device(
+        "cpu", _cpu_name(), units=threads, memory=_host_memory(), isa=isa or found, cache=_second_level_cache()
+    )
+
+
+_ISAS = {"AVX512": "avx512", "AVX2": "avx2"}  # PyTorch's words and ours
 
 
 def usable(device: torch.device | str) -> torch.device:
@@ -133,3 +150,13 @@ def _host_memory() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
         return 0
+
+
+def _second_level_cache() -> int:
+    """The bytes of one core's second-level cache, or 1 MiB where the system does not say."""
+    try:
+        with open("/sys/devices/system/cpu/cpu0/cache/index2/size") as text:
+            size = text.read().strip()
+        return int(size.rstrip("KM")) << {"K": 10, "M": 20}.get(size[-1:], 0)
+    except (OSError, ValueError):
+        return 1 << 20

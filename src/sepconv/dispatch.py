@@ -3,25 +3,29 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
+from torch import Tensor
+
 from sepconv import settings
 from sepconv.backends import Backend, all_backends
 from sepconv.device import Device, is_capturing
 from sepconv.errors import UnsupportedError, WarmUpError
-from sepconv.problem import Problem
+from sepconv.problem import Operands, Options, Problem
 
 
 @dataclass(frozen=True)
 class Plan:
     """The decision for one problem on one device.
 
-    `config` is how the backend runs it (None where there is nothing to choose), `source` says who chose ('default',
-    'setting'), `rejected` holds each backend that was asked before, with its reasons.
+    `config` is how the backend runs it (None where there is nothing to choose) and `config_source` who chose that ('model',
+    'record'); `source` says who chose the backend ('default', 'setting'), `rejected` holds each backend that was asked before,
+    with its reasons.
     """
 
     problem: Problem
     device: Device
     backend: Backend
     config: object | None
+    config_source: str
     source: str
     rejected: tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -39,7 +43,9 @@ def plan(problem: Problem, device: Device) -> Plan:
             continue
         reasons = backend.unavailable(device) or backend.reasons(problem, device)
         if not reasons:
-            return Plan(problem, device, backend, None, "setting" if forced else "default", tuple(rejected))
+            config, config_source = backend.configure(problem, device)
+            source = "setting" if forced else "default"
+            return Plan(problem, device, backend, config, config_source, source, tuple(rejected))
         rejected.append((backend.name, tuple(reasons)))
     why = "; ".join(f"{name}: {', '.join(reasons)}" for name, reasons in rejected)
     known = ", ".join(backend.name for backend in all_backends())
@@ -47,6 +53,11 @@ def plan(problem: Problem, device: Device) -> Plan:
         f"no backend can run {problem} on {device} ({why or 'none was asked'}). "
         f"`{settings.BACKEND.name}` is {forced!r}; the backends are: {known}. Unset it to let sepconv choose."
     )
+
+
+def forward(plan: Plan, operands: Operands, options: Options) -> Tensor:
+    """y by the plan's backend. Raises CompilerError or StoreError where that backend cannot after all."""
+    return plan.backend.forward(plan.problem, plan.config, operands, options, plan.device)
 
 
 def check_warm(plan: Plan) -> None:
@@ -65,7 +76,7 @@ def explain(problem: Problem, device: Device) -> str:
         f"problem   {problem}",
         f"device    {device}",
         f"backend   {chosen.backend.name} (chosen by {chosen.source})",
-        f"config    {chosen.config or 'nothing to choose'}",
+        f"config    {f'{chosen.config} (chosen by {chosen.config_source})' if chosen.config else 'nothing to choose'}",
         f"floor     {problem.bytes / 1e6:.3f} MB to move, {problem.flops / 1e9:.3f} GFLOP",
     ]
     for name, reasons in chosen.rejected:

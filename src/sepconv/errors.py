@@ -44,6 +44,10 @@ class CacheWarning(UserWarning):
     """Compiled kernels are not kept, because the cache cannot be used."""
 
 
+class BackendWarning(UserWarning):
+    """A fast backend cannot be used on this machine; a slower one takes its place."""
+
+
 def value_error(name: str, came: str, expected: str, hint: str = "") -> ArgumentValueError:
     """The error for an argument of a wrong value, in the one form of all texts."""
     return ArgumentValueError(_text(name, came, expected, hint))

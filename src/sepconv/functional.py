@@ -193,6 +193,7 @@ def _remembered(rank: int, operands: Operands, words: Words) -> ops.Call:
             rank,
             words,
             _kinds(words),
+            torch.get_num_threads(),
             *[t if t is None else (type(t), t.shape, t.stride(), t.dtype, t.device, t.layout) for t in operands],
         )
         known = ops.CALLS.get(key)

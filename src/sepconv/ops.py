@@ -20,6 +20,7 @@ from torch.autograd import forward_ad
 
 from sepconv import dispatch, reference
 from sepconv.device import describe, resolve_precision
+from sepconv.errors import CompilerError, StoreError
 from sepconv.problem import (
     Activation,
     Epilogue,
@@ -56,7 +57,7 @@ def separable_conv(operands: Operands, options: Options, plan: dispatch.Plan | N
         return reference.forward(operands, options) if torch.onnx.is_in_onnx_export() else FORWARD(*operands, *options)
     if _is_plain_call(operands):
         plan = plan or _plan(operands, options, "forward")
-        return plan.backend.forward(plan.problem, operands, options)
+        return _run_forward(plan, operands, options)
     return FORWARD(*operands, *options)
 
 
@@ -145,8 +146,16 @@ def _precision(x: Tensor, options: Options) -> str:
 
 def _forward_kernel(*args: Any) -> Tensor:
     operands, options = Operands(*args[:_N]), _hashable(args[_N:])
-    plan = _plan(operands, options, "forward")
-    return plan.backend.forward(plan.problem, operands, options)
+    return _run_forward(_plan(operands, options, "forward"), operands, options)
+
+
+def _run_forward(plan: dispatch.Plan, operands: Operands, options: Options) -> Tensor:
+    """y by the plan, or by the next backend where the plan's own turns out to be unable, which it remembers."""
+    try:
+        return dispatch.forward(plan, operands, options)
+    except (CompilerError, StoreError):
+        forget_plans()
+        return dispatch.forward(dispatch.plan(plan.problem, plan.device), operands, options)
 
 
 def _backward_kernel(grad: Tensor, wanted: list[bool], *args: Any) -> list[Tensor]:
@@ -161,7 +170,15 @@ def _plan(operands: Operands, options: Options, direction: str) -> dispatch.Plan
     x = operands.x
     if x.is_cuda and options.precision is None:
         options = options._replace(precision=_precision(x, options))
-    key = (direction, options, x.dtype, x.device, *[t if t is None else (t.shape, t.stride()) for t in operands])
+    threads = torch.get_num_threads() if x.is_cpu else 0
+    key = (
+        direction,
+        options,
+        x.dtype,
+        x.device,
+        threads,
+        *[t if t is None else (t.shape, t.stride()) for t in operands],
+    )
     plan = _PLANS.get(key)
     if plan is None:
         plan = dispatch.plan(problem_of(operands, options, direction), describe(x.device))

@@ -4,11 +4,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sepconv.errors import SettingError
 
 T = TypeVar("T")
+ISAS = ("avx512", "avx2", "generic")
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,18 @@ def _compiler(text: str) -> str:
     return text
 
 
+def _isa(text: str) -> str:
+    if text not in ISAS:
+        raise ValueError(f"one of {', '.join(ISAS)}")
+    return text
+
+
+def _switch(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError("0 or 1")
+    return text == "1"
+
+
 def default_cache_dir() -> Path:
     """The folder for compiled kernels and tuning records: $XDG_CACHE_HOME/sepconv or ~/.cache/sepconv.
 
@@ -85,7 +98,20 @@ CXX: Setting[str | None] = Setting(
     _compiler,
 )
 
-ALL: tuple[Setting[str | None] | Setting[Path | None], ...] = (BACKEND, CACHE_DIR, CXX)
+ISA: Setting[str | None] = Setting(
+    "SEPCONV_ISA",
+    f"the instructions that the CPU's kernels are compiled for: {', '.join(ISAS)}; default the best that the CPU has",
+    None,
+    _isa,
+)
+HUGE_PAGES: Setting[bool] = Setting(
+    "SEPCONV_HUGE_PAGES",
+    "whether large results on the CPU ask the system for huge pages: 1 or 0",
+    True,
+    _switch,
+)
+
+ALL: tuple[Setting[Any], ...] = (BACKEND, CACHE_DIR, CXX, ISA, HUGE_PAGES)
 
 
 def cache_dir() -> Path:

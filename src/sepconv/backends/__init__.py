@@ -4,7 +4,7 @@ A backend answers with all its reasons against a problem; an empty list means th
 dispatch, error texts, test skips and `explain`.
 """
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -26,8 +26,14 @@ class Backend(Protocol):
     def is_ready(self, problem: Problem, device: Device) -> bool:
         """Whether a call would run at once, with nothing left to compile or to tune."""
 
-    def forward(self, problem: Problem, operands: Operands, options: Options) -> Tensor:
-        """y in a fresh tensor with the shape and the strides that the problem names."""
+    def configure(self, problem: Problem, device: Device) -> tuple[object | None, str]:
+        """How this backend would run a problem that it can run (None: nothing to choose), and who chose that, in a word."""
+
+    def forward(self, problem: Problem, config: Any, operands: Operands, options: Options, device: Device) -> Tensor:
+        """y in a fresh tensor with the shape and the strides that the problem names.
+
+        Raises CompilerError or StoreError where that turns out to be impossible; from then on `reasons` says why.
+        """
 
     def gradients(
         self, problem: Problem, grad: Tensor, operands: Operands, options: Options, wanted: list[bool]
@@ -37,6 +43,7 @@ class Backend(Protocol):
 
 def all_backends() -> tuple[Backend, ...]:
     """Every backend, the fastest first; the last one runs every right call."""
+    from sepconv.backends.cpu import CpuBackend
     from sepconv.backends.eager import EagerBackend
 
-    return (EagerBackend(),)
+    return (CpuBackend(), EagerBackend())

@@ -25,7 +25,10 @@ class EagerBackend:
     def is_ready(self, problem: Problem, device: Device) -> bool:
         return True
 
-    def forward(self, problem: Problem, operands: Operands, options: Options) -> Tensor:
+    def configure(self, problem: Problem, device: Device) -> tuple[None, str]:
+        return None, "default"
+
+    def forward(self, problem: Problem, config: None, operands: Operands, options: Options, device: Device) -> Tensor:
         if problem.dtype is torch.float32 and not is_float32_exact(operands.x.device.type):
             y = in_full_float32(operands.x.device.type, reference.forward, operands, options, inplace=True)
         elif _leaks(problem, operands):

@@ -33,10 +33,9 @@ struct Call {
   long in_h, in_w, out_h, out_w;
   long kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w;
   long padding_h, padding_w;  // zeros before the first row and the first column
-  // How: the output pixels of a tile, the panels that a block of weights runs over before the next block, whether the
-  // threads share each tile (small problems) or take a tile each.
-  long tile_rows, tile_columns, strip, shared;
-  long huge_pages;  // whether y may lie in huge pages
+  // How: the output pixels of a tile, whether the threads share each tile (small problems) or take a tile each, and whether y
+  // may lie in huge pages.
+  long tile_rows, tile_columns, shared, huge_pages;
   Threads threads;
   float depthwise_value, pointwise_value;
 

@@ -60,7 +60,7 @@ class Workspace {
 
   long padded_middle() const { return round_up(call_.middle(), kLanes); }
   // An odd number of cache lines, so that neighbouring pixels do not compete for the same places in the cache.
-  long result_pitch() const { return round_up(call_.middle(), 16) / 16 % 2 ? round_up(call_.middle(), 16) : round_up(call_.middle(), 16) + 16; }
+  long result_pitch() const { return (round_up(call_.middle(), 16) / 16 | 1) * 16; }
 
  private:
   // A tile's rows lie in this many images at most.
@@ -72,7 +72,8 @@ class Workspace {
   float* own(long thread) const { return start() + shared_ + own_ * thread; }
 
   const Call& call_;
-  long bias_ = 0, weights_ = 0, taps_ = 0, result_ = 0, patch_ = 0, line_ = 0, own_taps_ = 0, pieces_ = 0, places_ = 0, block_ = 0, shared_ = 0, own_ = 0;
+  long bias_ = 0, weights_ = 0, taps_ = 0, result_ = 0, patch_ = 0, line_ = 0, own_taps_ = 0, pieces_ = 0, places_ = 0;
+  long block_ = 0, shared_ = 0, own_ = 0;
 };
 
 // A tile as its first row and column, in rows of all images together.
@@ -144,9 +145,6 @@ inline bool needs_preparing(const Call& call) { return sizeof(Element) != 4 || c
 // steps of three neighbouring channels take turns, so that none reads what was stored just before: a load that overlaps two
 // stores still on their way to the cache waits for both (a third of the time of this step on a Xeon, 2026-11-29).
 inline void depthwise_tile(const Call& call, const Workspace& space, const Member& member, const Tile& tile, long begin, long end) {
-#ifdef NO_DEPTHWISE
-  return;
-#endif
   const long thread = member.number, taps = call.taps(), middle = call.middle();
   Piece* pieces = space.pieces(thread);
   const long count = cut(call, tile, pieces);
@@ -213,9 +211,6 @@ inline void multiply_apart(const Call& call, const Workspace& space, const Membe
 
 // The output channels [begin, end) of a tile.
 inline void multiply_tile(const Call& call, const Workspace& space, const Member& member, const Tile& tile, long begin, long end) {
-#ifdef NO_PRODUCT
-  return;
-#endif
   const float* weights = sizeof(Element) == 4 ? reinterpret_cast<const float*>(call.pointwise_weight) : space.weights();
   const float* result = space.result(member.number);
   const long middle = call.middle(), plane = call.pixels(), pixels = tile.pixels();
@@ -226,25 +221,22 @@ inline void multiply_tile(const Call& call, const Workspace& space, const Member
       if (done == 0) places[p / kPanel] = run == kPanel ? offset : -1;
     });
   }
-  for (long strip = 0; strip < pixels; strip += call.strip * kPanel) {
-    const long strip_end = std::min(pixels, strip + call.strip * kPanel);
-    for (long o = begin; o < end;) {
-      const int rows = block_rows(end - o);
-      const float* bias = call.pointwise_bias ? space.bias() + o : nullptr;
-      Target target{nullptr, nullptr, plane, bias, call.pointwise_value};
-      for (long p = strip; p < strip_end; p += kPanel) {
-        const float* panel = result + p * middle;
-        const long place = places[p / kPanel];
-        if (place < 0) {
-          multiply_apart(call, space, member, tile, p, rows, o, weights + o * middle, panel, target);
-          continue;
-        }
-        target.y = call.y + o * plane + place;
-        target.residual = call.residual ? call.residual + o * plane + place : nullptr;
-        multiply_block(rows, kVectors, weights + o * middle, middle, panel, middle, target);
+  for (long o = begin; o < end;) {
+    const int rows = block_rows(end - o);
+    const float* bias = call.pointwise_bias ? space.bias() + o : nullptr;
+    Target target{nullptr, nullptr, plane, bias, call.pointwise_value};
+    for (long p = 0; p < pixels; p += kPanel) {
+      const float* panel = result + p * middle;
+      const long place = places[p / kPanel];
+      if (place < 0) {
+        multiply_apart(call, space, member, tile, p, rows, o, weights + o * middle, panel, target);
+        continue;
       }
-      o += rows;
+      target.y = call.y + o * plane + place;
+      target.residual = call.residual ? call.residual + o * plane + place : nullptr;
+      multiply_block(rows, kVectors, weights + o * middle, middle, panel, middle, target);
     }
+    o += rows;
   }
 }
 
@@ -335,9 +327,6 @@ inline void multiply_run(const Call& call, const Workspace& space, const Member&
 }
 
 inline void multiply_tile(const Call& call, const Workspace& space, const Member& member, const Tile& tile, long begin, long end) {
-#ifdef NO_PRODUCT
-  return;
-#endif
   const long first = tile.row * call.out_w + tile.column;
   if (tile.columns == call.out_w) return multiply_run(call, space, member, 0, tile.pixels(), first, begin, end);
   for (long r = 0; r < tile.rows; ++r) {

@@ -1,6 +1,3 @@
-#ifndef PFM
-#define PFM 2
-#endif
 // The depthwise step in channels_first: one channel of a tile of output pixels, in float32.
 //
 // The input rows that the tile needs are copied into a patch first: padded with zeros, converted to float32, and taken
@@ -130,9 +127,7 @@ class Ahead {
 
   // The last input row of the output row `row` at the output column `column`.
   SEPCONV_INLINE void fetch(long row, long column) const {
-#if PFM
-    __builtin_prefetch(reinterpret_cast<const void*>(start_ + row * row_ + column * column_), 0, PFM);
-#endif
+    __builtin_prefetch(reinterpret_cast<const void*>(start_ + row * row_ + column * column_), 0, 2);
   }
 
  private:
@@ -144,8 +139,7 @@ class Ahead {
 
 // `Rows` output rows of a window that is known: an input row is loaded once for all outputs that it belongs to.
 template <int Rows>
-SEPCONV_INLINE void slide(const Patch& of_tile, long first, const Taps& taps, long columns, const Ahead& ahead_, long row, float* line) {
-  const Ahead ahead = ahead_;
+SEPCONV_INLINE void slide(const Patch& of_tile, long first, const Taps& taps, long columns, Ahead ahead, long row, float* line) {
   constexpr int inputs = (Rows - 1) * kStrideH + (kKernelH - 1) * kDilationH + 1;
   const Patch patch = of_tile;  // a copy, which no store can change
   const Vector bias = fill(taps.bias);

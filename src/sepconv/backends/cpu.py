@@ -1,0 +1,218 @@
+"""The CPU backend: one fused kernel, compiled for the machine and the window at hand."""
+
+import ctypes
+import warnings
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sepconv import kernels, settings
+from sepconv.backends.eager import EagerBackend
+from sepconv.backends.threads import Threads, threads
+from sepconv.backends.workspace import workspace
+from sepconv.device import Device
+from sepconv.errors import BackendWarning, CompilerError, StoreError
+from sepconv.jit import compilers, cxx
+from sepconv.problem import CHANNELS_LAST, Operands, Options, Problem, dense_strides
+from sepconv.tuning import model
+from sepconv.tuning.candidates import candidates
+from sepconv.tuning.config import CpuConfig
+
+ELEMENTS = {torch.float32: "float", torch.bfloat16: "sepconv::BFloat16", torch.float16: "sepconv::Float16"}
+FLAGS = {
+    "avx512": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c", "-mprefer-vector-width=512"),
+    "avx2": ("-mavx2", "-mfma", "-mf16c"),
+    "generic": (),
+}
+COMMON_FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-pthread")
+SOURCES = Path(kernels.__file__).parent / "cpu"
+# A window of so many taps is unrolled; a larger one is walked through at run time, with the same speed.
+MOST_UNROLLED = 25
+MOST_UNROLLED_ROWS = 24
+
+
+class CpuBackend:
+    """The fused kernel for CPUs. Gradients are PyTorch's own, with the intermediate recomputed."""
+
+    name = "cpu"
+
+    def unavailable(self, device: Device) -> list[str]:
+        """Without a compiler there is no kernel; that is told once, since the user may not know what is missed."""
+        if device.kind != "cpu":
+            return [f"runs on CPUs, not on {device.kind}"]
+        try:
+            compilers.find_compiler()
+        except CompilerError as error:
+            _warn_once(str(error))
+            return [str(error)]
+        return []
+
+    def reasons(self, problem: Problem, device: Device) -> list[str]:
+        found = []
+        if problem.direction != "forward":
+            found.append("computes the forward pass only")
+        if problem.rank > 2:
+            found.append(f"computes 1-D and 2-D, not {problem.rank}-D")
+        if problem.dtype not in ELEMENTS:
+            found.append(f"computes float32, float16 and bfloat16, not {str(problem.dtype).removeprefix('torch.')}")
+        if not found and not candidates(problem, device):
+            found.append("one row of the output takes more scratch memory than a thread may have")
+        if not found and (failure := _FAILURES.get(build(problem, device.isa))):
+            found.append(failure)
+        return found
+
+    def is_ready(self, problem: Problem, device: Device) -> bool:
+        return cxx.is_built(build(problem, device.isa))
+
+    def configure(self, problem: Problem, device: Device) -> tuple[CpuConfig, str]:
+        return model.best(problem, device), "model"
+
+    def forward(self, problem: Problem, config: object, operands: Operands, options: Options, device: Device) -> Tensor:
+        assert isinstance(config, CpuConfig)
+        y = operands.x.new_empty_strided(problem.output_shape, problem.output_strides)
+        if y.numel():
+            kernel = _kernel(problem, config, device)
+            kernel.run(_laid_out(problem, operands), y)
+        return y
+
+    def gradients(
+        self, problem: Problem, grad: Tensor, operands: Operands, options: Options, wanted: list[bool]
+    ) -> list[Tensor]:
+        return EagerBackend().gradients(problem, grad, operands, options, wanted)
+
+
+def build(problem: Problem, isa: str) -> cxx.Build:
+    """What is compiled for a problem: all problems with the same window, dtype, layout and activations share it."""
+    kernel, stride, dilation = (_two_axes(axes) for axes in (problem.kernel_size, problem.stride, problem.dilation))
+    if kernel[0] * kernel[1] > MOST_UNROLLED or (kernel[0] - 1) * dilation[0] > MOST_UNROLLED_ROWS:
+        kernel, stride, dilation = (0, 0), (1, 1), (1, 1)
+    defines: dict[str, str | int] = {
+        "ELEMENT": ELEMENTS[problem.dtype],
+        "CHANNELS_LAST": int(problem.layout == CHANNELS_LAST),
+        "MULTIPLIER": problem.depth_multiplier,
+        "KERNEL_H": kernel[0],
+        "KERNEL_W": kernel[1],
+        "STRIDE_H": stride[0],
+        "STRIDE_W": stride[1],
+        "DILATION_H": dilation[0],
+        "DILATION_W": dilation[1],
+        "DEPTHWISE_ACTIVATION": problem.epilogue.depthwise_activation.name,
+        "POINTWISE_ACTIVATION": problem.epilogue.pointwise_activation.name,
+    }
+    named = tuple((f"SEPCONV_{name}", value) for name, value in defines.items())
+    return cxx.Build("forward", SOURCES / "forward.cpp", COMMON_FLAGS + FLAGS[isa], named, isa)
+
+
+class Call(ctypes.Structure):
+    """One call of the kernel; mirrors `Call` in kernels/cpu/call.h. Strides are in elements."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in (*Operands._fields, "y", "workspace")),
+        *(
+            (name, ctypes.c_long)
+            for name in (
+                *("x_stride_n", "x_stride_c", "x_stride_h", "x_stride_w"),
+                *("batch", "channels", "outputs", "in_h", "in_w", "out_h", "out_w"),
+                *("kernel_h", "kernel_w", "stride_h", "stride_w", "dilation_h", "dilation_w", "padding_h", "padding_w"),
+                *("tile_rows", "tile_columns", "shared", "huge_pages"),
+            )
+        ),
+        ("threads", Threads),
+        ("depthwise_value", ctypes.c_float),
+        ("pointwise_value", ctypes.c_float),
+    )
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A compiled kernel with everything of its call that is no tensor."""
+
+    library: ctypes.CDLL
+    template: bytes
+    rank: int
+
+    def run(self, operands: Operands, y: Tensor) -> None:
+        """Compute y; operands are laid out as the kernel reads them."""
+        call = Call.from_buffer_copy(self.template)
+        for name, tensor in zip(Operands._fields, operands, strict=True):
+            setattr(call, name, None if tensor is None else tensor.data_ptr())
+        call.y = y.data_ptr()
+        strides = operands.x.stride()
+        call.x_stride_n, call.x_stride_c, call.x_stride_w = strides[0], strides[1], strides[-1]
+        call.x_stride_h = strides[2] if self.rank == 2 else 0
+        call.threads = threads()
+        scratch = workspace(self.library.sepconv_workspace(ctypes.byref(call)))
+        call.workspace = scratch.address
+        self.library.sepconv_forward(ctypes.byref(call))
+
+
+@lru_cache(maxsize=4096)
+def _kernel(problem: Problem, config: CpuConfig, device: Device) -> Kernel:
+    """The kernel for a problem, compiled where it was not before. Raises CompilerError or StoreError, and remembers why."""
+    wanted = build(problem, device.isa)
+    try:
+        library = cxx.library(wanted)
+    except (CompilerError, StoreError) as error:
+        _FAILURES[wanted] = str(error)
+        _warn_once(str(error))
+        raise
+    library.sepconv_workspace.restype = ctypes.c_long
+    library.sepconv_forward.restype = None
+    axes = [problem.in_size, problem.out_size, problem.kernel_size, problem.stride, problem.dilation]
+    in_size, out_size, kernel, stride, dilation = map(_two_axes, axes)
+    padding = (0, *(before for before, _ in problem.padding))[-2:]
+    call = Call()
+    call.batch, call.channels, call.outputs = problem.batch, problem.in_channels, problem.out_channels
+    call.in_h, call.in_w = in_size
+    call.out_h, call.out_w = out_size
+    call.kernel_h, call.kernel_w = kernel
+    call.stride_h, call.stride_w = stride
+    call.dilation_h, call.dilation_w = dilation
+    call.padding_h, call.padding_w = padding
+    call.tile_rows, call.tile_columns, call.shared = config.tile_rows, config.tile_columns, config.shared
+    call.huge_pages = settings.HUGE_PAGES.read()
+    call.depthwise_value = problem.epilogue.depthwise_activation.value
+    call.pointwise_value = problem.epilogue.pointwise_activation.value
+    return Kernel(library, bytes(call), problem.rank)
+
+
+def _two_axes(axes: tuple[int, ...]) -> tuple[int, int]:
+    """Rows and columns; in 1-D there is one row."""
+    return (1, axes[0]) if len(axes) == 1 else (axes[0], axes[1])
+
+
+def _laid_out(problem: Problem, operands: Operands) -> Operands:
+    """The operands as the kernel reads them: weights dense, the residual as y, and in channels_last neighbouring channels of
+    x as neighbours in memory. What is so already is not copied."""
+    x, depthwise_weight, pointwise_weight, depthwise_bias, pointwise_bias, residual = operands
+    if problem.layout == CHANNELS_LAST and x.stride(1) != 1 and x.shape[1] > 1:
+        x = _with_strides(x, dense_strides(x.shape, CHANNELS_LAST))
+    if residual is not None and residual.stride() != problem.output_strides:
+        residual = _with_strides(residual, problem.output_strides)
+    return Operands(
+        x,
+        depthwise_weight.contiguous(),
+        pointwise_weight.contiguous(),
+        None if depthwise_bias is None else depthwise_bias.contiguous(),
+        None if pointwise_bias is None else pointwise_bias.contiguous(),
+        residual,
+    )
+
+
+def _with_strides(t: Tensor, strides: tuple[int, ...]) -> Tensor:
+    return t.new_empty_strided(t.shape, strides).copy_(t)
+
+
+_FAILURES: dict[cxx.Build, str] = {}
+_warned = False
+
+
+def _warn_once(reason: str) -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        text = f"the fused kernels for the CPU cannot be used, PyTorch's own run instead: {reason}"
+        warnings.warn(text, BackendWarning, stacklevel=2)

@@ -1,0 +1,53 @@
+"""Configurations: how a kernel runs a problem, as frozen records; and which of them are legal."""
+
+import math
+from dataclasses import dataclass
+
+from sepconv.device import Device
+from sepconv.problem import CHANNELS_LAST, Problem
+
+MOST_SCRATCH = 8 << 20  # bytes that the tile of one thread may take
+
+
+@dataclass(frozen=True)
+class CpuConfig:
+    """How the CPU's kernel runs a problem.
+
+    A tile is `tile_rows` rows of `tile_columns` output pixels; rows run on from image to image (in 1-D every image is one
+    row). With `shared` all threads work on one tile after the other; without, each thread takes tiles of its own.
+    """
+
+    tile_rows: int
+    tile_columns: int
+    shared: bool
+
+    def __str__(self) -> str:
+        how = "shared by the threads" if self.shared else "one for each thread"
+        return f"tiles of {self.tile_rows} x {self.tile_columns} output pixels, {how}"
+
+
+def rows_and_columns(problem: Problem) -> tuple[int, int]:
+    """The output as the CPU's kernel sees it: rows of all images together, and the columns of a row."""
+    *outer, columns = problem.out_size
+    return problem.batch * math.prod(outer), columns
+
+
+def scratch(problem: Problem, config: CpuConfig) -> int:
+    """Roughly the bytes that one tile takes: its depthwise result and, in channels_first, the padded input of two channels."""
+    middle = problem.in_channels * problem.depth_multiplier
+    result = config.tile_rows * config.tile_columns * middle
+    if problem.layout == CHANNELS_LAST:
+        return 4 * result
+    stride, kernel, dilation = ((1, 1, *axes)[-2:] for axes in (problem.stride, problem.kernel_size, problem.dilation))
+    reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
+    input_rows = config.tile_rows * stride[0] + reach[0]
+    input_columns = config.tile_columns * stride[1] + reach[1]
+    return 4 * (result + 2 * input_rows * input_columns)
+
+
+def legal(problem: Problem, config: CpuConfig, device: Device) -> bool:
+    """Whether the kernel can run this problem with this configuration on this device."""
+    rows, columns = rows_and_columns(problem)
+    inside = 1 <= config.tile_rows <= rows and 1 <= config.tile_columns <= columns
+    whole = config.tile_rows == 1 or config.tile_columns == columns
+    return inside and whole and scratch(problem, config) <= MOST_SCRATCH
