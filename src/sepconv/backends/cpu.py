@@ -16,7 +16,8 @@ from sepconv.backends.workspace import workspace
 from sepconv.device import Device
 from sepconv.errors import BackendWarning, CompilerError, StoreError
 from sepconv.jit import compilers, cxx
-from sepconv.problem import CHANNELS_LAST, Operands, Options, Problem, dense_strides
+from sepconv.problem import CHANNELS_LAST, Activation, Operands, Options, Problem, dense_strides
+from sepconv.reference import ACTIVATIONS
 from sepconv.tuning import model
 from sepconv.tuning.candidates import candidates
 from sepconv.tuning.config import CpuConfig
@@ -29,9 +30,10 @@ FLAGS = {
 }
 COMMON_FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-pthread")
 SOURCES = Path(kernels.__file__).parent / "cpu"
-# A window of so many taps is unrolled; a larger one is walked through at run time, with the same speed.
-MOST_UNROLLED = 25
-MOST_UNROLLED_ROWS = 24
+# The windows and the activations that are compiled in; any other is known to the kernel at run time only. Each of these
+# gains, and every kernel costs a second or two of compiling when it is needed first.
+WINDOWS = {(1, 3), (1, 5), (1, 7), (1, 9), (3, 3), (5, 5)}
+COMPILED_ACTIVATIONS = {"identity", "relu", "relu6"}
 
 
 class CpuBackend:
@@ -87,23 +89,35 @@ class CpuBackend:
 def build(problem: Problem, isa: str) -> cxx.Build:
     """What is compiled for a problem: all problems with the same window, dtype, layout and activations share it."""
     kernel, stride, dilation = (_two_axes(axes) for axes in (problem.kernel_size, problem.stride, problem.dilation))
-    if kernel[0] * kernel[1] > MOST_UNROLLED or (kernel[0] - 1) * dilation[0] > MOST_UNROLLED_ROWS:
-        kernel, stride, dilation = (0, 0), (1, 1), (1, 1)
+    if kernel not in WINDOWS or max(stride) > 2 or max(dilation) > 1:
+        kernel, stride = (0, 0), (1, 1)
     defines: dict[str, str | int] = {
         "ELEMENT": ELEMENTS[problem.dtype],
         "CHANNELS_LAST": int(problem.layout == CHANNELS_LAST),
-        "MULTIPLIER": problem.depth_multiplier,
+        "MULTIPLIER": int(problem.depth_multiplier == 1),
         "KERNEL_H": kernel[0],
         "KERNEL_W": kernel[1],
         "STRIDE_H": stride[0],
         "STRIDE_W": stride[1],
-        "DILATION_H": dilation[0],
-        "DILATION_W": dilation[1],
-        "DEPTHWISE_ACTIVATION": problem.epilogue.depthwise_activation.name,
-        "POINTWISE_ACTIVATION": problem.epilogue.pointwise_activation.name,
+        "DEPTHWISE_ACTIVATION": _compiled(problem.epilogue.depthwise_activation),
+        "POINTWISE_ACTIVATION": _compiled(problem.epilogue.pointwise_activation),
     }
     named = tuple((f"SEPCONV_{name}", value) for name, value in defines.items())
     return cxx.Build("forward", SOURCES / "forward.cpp", COMMON_FLAGS + FLAGS[isa], named, isa)
+
+
+def _compiled(activation: Activation) -> str:
+    return activation.name if activation.name in COMPILED_ACTIVATIONS else "any"
+
+
+class Activate(ctypes.Structure):
+    """An activation with its number; mirrors `Activate` in kernels/cpu/activation.h."""
+
+    _fields_ = (("which", ctypes.c_int), ("value", ctypes.c_float))
+
+    @classmethod
+    def of(cls, activation: Activation) -> "Activate":
+        return cls(ACTIVATIONS.index(activation.name), activation.value)
 
 
 class Call(ctypes.Structure):
@@ -115,14 +129,14 @@ class Call(ctypes.Structure):
             (name, ctypes.c_long)
             for name in (
                 *("x_stride_n", "x_stride_c", "x_stride_h", "x_stride_w"),
-                *("batch", "channels", "outputs", "in_h", "in_w", "out_h", "out_w"),
+                *("batch", "channels", "multiplier", "outputs", "in_h", "in_w", "out_h", "out_w"),
                 *("kernel_h", "kernel_w", "stride_h", "stride_w", "dilation_h", "dilation_w", "padding_h", "padding_w"),
                 *("tile_rows", "tile_columns", "shared", "huge_pages"),
             )
         ),
         ("threads", Threads),
-        ("depthwise_value", ctypes.c_float),
-        ("pointwise_value", ctypes.c_float),
+        ("depthwise_activation", Activate),
+        ("pointwise_activation", Activate),
     )
 
 
@@ -166,6 +180,7 @@ def _kernel(problem: Problem, config: CpuConfig, device: Device) -> Kernel:
     padding = (0, *(before for before, _ in problem.padding))[-2:]
     call = Call()
     call.batch, call.channels, call.outputs = problem.batch, problem.in_channels, problem.out_channels
+    call.multiplier = problem.depth_multiplier
     call.in_h, call.in_w = in_size
     call.out_h, call.out_w = out_size
     call.kernel_h, call.kernel_w = kernel
@@ -174,8 +189,8 @@ def _kernel(problem: Problem, config: CpuConfig, device: Device) -> Kernel:
     call.padding_h, call.padding_w = padding
     call.tile_rows, call.tile_columns, call.shared = config.tile_rows, config.tile_columns, config.shared
     call.huge_pages = settings.HUGE_PAGES.read()
-    call.depthwise_value = problem.epilogue.depthwise_activation.value
-    call.pointwise_value = problem.epilogue.pointwise_activation.value
+    call.depthwise_activation = Activate.of(problem.epilogue.depthwise_activation)
+    call.pointwise_activation = Activate.of(problem.epilogue.pointwise_activation)
     return Kernel(library, bytes(call), problem.rank)
 
 

@@ -27,9 +27,9 @@ class CpuConfig:
 
 
 def rows_and_columns(problem: Problem) -> tuple[int, int]:
-    """The output as the CPU's kernel sees it: rows of all images together, and the columns of a row."""
+    """The output as the CPU's kernel sees it: rows of all images together, and the columns of a row; an empty one as one."""
     *outer, columns = problem.out_size
-    return problem.batch * math.prod(outer), columns
+    return max(1, problem.batch * math.prod(outer)), max(1, columns)
 
 
 def scratch(problem: Problem, config: CpuConfig) -> int:

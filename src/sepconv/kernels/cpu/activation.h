@@ -5,8 +5,14 @@
 
 namespace sepconv {
 
-// In the order of sepconv.reference.ACTIVATIONS.
-enum class Activation { identity, relu, relu6, silu, hardswish, gelu, gelu_tanh, leaky_relu, hardsigmoid, sigmoid, tanh };
+// In the order of sepconv.reference.ACTIVATIONS; `any` is one of these that is only known at run time.
+enum class Activation { identity, relu, relu6, silu, hardswish, gelu, gelu_tanh, leaky_relu, hardsigmoid, sigmoid, tanh, any };
+
+// An activation with its number.
+struct Activate {
+  Activation which;
+  float value;
+};
 
 // A comparison with NaN is false, so a NaN passes through each of these.
 SEPCONV_INLINE Vector at_least(Vector x, float low) { return x < low ? fill(low) : x; }
@@ -62,10 +68,8 @@ SEPCONV_INLINE Vector error_function(Vector x) {
   return Vector(Bits(value) | (Bits(x) & 0x80000000));
 }
 
-template <Activation activation>
-SEPCONV_INLINE Vector activate(Vector x, float value) {
-  switch (activation) {
-    case Activation::identity: return x;
+__attribute__((noinline)) inline Vector activate_any(Vector x, Activate how) {
+  switch (how.which) {
     case Activation::relu: return at_least(x, 0.f);
     case Activation::relu6: return at_most(at_least(x, 0.f), 6.f);
     case Activation::silu: return x / (1.f + exponential(-x));
@@ -73,10 +77,22 @@ SEPCONV_INLINE Vector activate(Vector x, float value) {
     case Activation::gelu: return 0.5f * x * (1.f + error_function(x * 0x1.6a09e6p-1f));
     case Activation::gelu_tanh:
       return 0.5f * x * (1.f + hyperbolic_tangent(0x1.988454p-1f * (x + 0.044715f * x * x * x)));
-    case Activation::leaky_relu: return x > 0.f ? x : x * value;
+    case Activation::leaky_relu: return x > 0.f ? x : x * how.value;
     case Activation::hardsigmoid: return at_most(at_least(x + 3.f, 0.f), 6.f) * (1.f / 6);
     case Activation::sigmoid: return sigmoid(x);
     case Activation::tanh: return hyperbolic_tangent(x);
+    default: return x;
+  }
+}
+
+// The frequent ones are compiled in; a call for the others costs less than what they compute.
+template <Activation activation>
+SEPCONV_INLINE Vector activate(Vector x, Activate how) {
+  switch (activation) {
+    case Activation::identity: return x;
+    case Activation::relu: return at_least(x, 0.f);
+    case Activation::relu6: return at_most(at_least(x, 0.f), 6.f);
+    default: return activate_any(x, how);
   }
 }
 

@@ -8,13 +8,12 @@
 
 namespace sepconv {
 
-// Compiled in; a kernel size of 0 means that the window is only known at run time.
+// Compiled in; a kernel size or a multiplier of 0 means that the window, or the multiplier, is only known at run time.
 using Element = SEPCONV_ELEMENT;
 constexpr bool kChannelsLast = SEPCONV_CHANNELS_LAST;
 constexpr int kMultiplier = SEPCONV_MULTIPLIER;
 constexpr int kKernelH = SEPCONV_KERNEL_H, kKernelW = SEPCONV_KERNEL_W;
 constexpr int kStrideH = SEPCONV_STRIDE_H, kStrideW = SEPCONV_STRIDE_W;
-constexpr int kDilationH = SEPCONV_DILATION_H, kDilationW = SEPCONV_DILATION_W;
 constexpr bool kAnyWindow = kKernelH == 0;
 constexpr Activation kDepthwiseActivation = Activation::SEPCONV_DEPTHWISE_ACTIVATION;
 constexpr Activation kPointwiseActivation = Activation::SEPCONV_POINTWISE_ACTIVATION;
@@ -29,7 +28,7 @@ struct Call {
   Element* y;
   char* workspace;
   long x_stride_n, x_stride_c, x_stride_h, x_stride_w;
-  long batch, channels, outputs;
+  long batch, channels, multiplier, outputs;
   long in_h, in_w, out_h, out_w;
   long kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w;
   long padding_h, padding_w;  // zeros before the first row and the first column
@@ -37,9 +36,11 @@ struct Call {
   // may lie in huge pages.
   long tile_rows, tile_columns, shared, huge_pages;
   Threads threads;
-  float depthwise_value, pointwise_value;
+  Activate depthwise_activation, pointwise_activation;
 
-  long middle() const { return channels * kMultiplier; }
+  long middle() const { return channels * multiplier; }
+  // The input channel of a middle channel.
+  long channel_of(long middle) const { return kMultiplier == 1 ? middle : middle / multiplier; }
   long taps() const { return kernel_h * kernel_w; }
   long pixels() const { return out_h * out_w; }
 };

@@ -36,12 +36,13 @@ class Workspace {
       patch_ = round_up(Patch::size(call, input_rows(), call.tile_columns), 16);
       line_ = round_up(tile, kPanel) + kPanel;
       own_taps_ = round_up(call.taps(), 16);
+      offsets_ = kAnyWindow ? round_up(2 * call.taps(), 16) : 0;
       places_ = round_up(2 * ((tile + kPanel - 1) / kPanel), 16);
     }
     pieces_ = round_up(max_pieces() * long(sizeof(Piece)) / 4, 16);
     block_ = 2 * kRows * kPanel;
     shared_ = bias_ + weights_ + taps_ + (call.shared ? result_ : 0);
-    own_ = (call.shared ? 0 : result_) + 2 * patch_ + 2 * line_ + own_taps_ + pieces_ + places_ + block_;
+    own_ = (call.shared ? 0 : result_) + 2 * patch_ + 2 * line_ + own_taps_ + offsets_ + pieces_ + places_ + block_;
   }
 
   long bytes() const { return (shared_ + own_ * call_.threads.count) * 4 + 64; }
@@ -54,9 +55,10 @@ class Workspace {
   float* patch(long thread, long channel) const { return own(thread) + (call_.shared ? 0 : result_) + channel % 2 * patch_; }
   float* line(long thread, long channel) const { return patch(thread, 0) + 2 * patch_ + channel % 2 * line_; }
   float* own_taps(long thread) const { return line(thread, 0) + 2 * line_; }
-  Piece* pieces(long thread) const { return reinterpret_cast<Piece*>(own_taps(thread) + own_taps_); }
-  long* places(long thread) const { return reinterpret_cast<long*>(own_taps(thread) + own_taps_ + pieces_); }
-  Element* block(long thread) const { return reinterpret_cast<Element*>(own_taps(thread) + own_taps_ + pieces_ + places_); }
+  long* offsets(long thread) const { return reinterpret_cast<long*>(own_taps(thread) + own_taps_); }
+  Piece* pieces(long thread) const { return reinterpret_cast<Piece*>(own_taps(thread) + own_taps_ + offsets_); }
+  long* places(long thread) const { return reinterpret_cast<long*>(own_taps(thread) + own_taps_ + offsets_ + pieces_); }
+  Element* block(long thread) const { return reinterpret_cast<Element*>(places(thread)) + places_ * 4 / long(sizeof(Element)); }
 
   long padded_middle() const { return round_up(call_.middle(), kLanes); }
   // An odd number of cache lines, so that neighbouring pixels do not compete for the same places in the cache.
@@ -72,8 +74,8 @@ class Workspace {
   float* own(long thread) const { return start() + shared_ + own_ * thread; }
 
   const Call& call_;
-  long bias_ = 0, weights_ = 0, taps_ = 0, result_ = 0, patch_ = 0, line_ = 0, own_taps_ = 0, pieces_ = 0, places_ = 0;
-  long block_ = 0, shared_ = 0, own_ = 0;
+  long bias_ = 0, weights_ = 0, taps_ = 0, result_ = 0, patch_ = 0, line_ = 0, own_taps_ = 0, offsets_ = 0, pieces_ = 0;
+  long places_ = 0, block_ = 0, shared_ = 0, own_ = 0;
 };
 
 // A tile as its first row and column, in rows of all images together.
@@ -134,7 +136,7 @@ inline Taps taps_of(const Call& call, long channel, float* buffer) {
     buffer[t] = to_float(source[t]);
     finite &= (float_to_bits(buffer[t]) & 0x7f800000) != 0x7f800000;
   }
-  return {buffer, call.depthwise_bias ? to_float(call.depthwise_bias[channel]) : 0.f, call.depthwise_value, finite};
+  return {buffer, call.depthwise_bias ? to_float(call.depthwise_bias[channel]) : 0.f, call.depthwise_activation, finite};
 }
 
 inline bool needs_preparing(const Call& call) { return sizeof(Element) != 4 || call.pointwise_bias; }
@@ -145,22 +147,24 @@ inline bool needs_preparing(const Call& call) { return sizeof(Element) != 4 || c
 // steps of three neighbouring channels take turns, so that none reads what was stored just before: a load that overlaps two
 // stores still on their way to the cache waits for both (a third of the time of this step on a Xeon, 2026-11-29).
 inline void depthwise_tile(const Call& call, const Workspace& space, const Member& member, const Tile& tile, long begin, long end) {
-  const long thread = member.number, taps = call.taps(), middle = call.middle();
+  const long thread = member.number, middle = call.middle();
   Piece* pieces = space.pieces(thread);
   const long count = cut(call, tile, pieces);
   const long column = tile.column, columns = tile.columns;
   Patch patches[2] = {{call, space.patch(thread, 0), column, columns}, {call, space.patch(thread, 1), column, columns}};
+  long* offsets = space.offsets(thread);
+  if (kAnyWindow) patches[0].offsets(offsets);
   for (long c = begin; c < end + 2; ++c) {
     if (c < end) {
-      for (long i = 0; i < count; ++i) patches[c % 2].take(pieces[i], c / kMultiplier);
+      for (long i = 0; i < count; ++i) patches[c % 2].take(pieces[i], call.channel_of(c));
     }
     if (c > begin && c <= end) {
       const Taps of_channel = taps_of(call, c - 1, space.own_taps(thread));
       for (long i = 0; i < count; ++i) {
         float* line = space.line(thread, c - 1) + pieces[i].pixel;
-        const Ahead ahead(call, pieces[i], std::min(c + 1, end - 1) / kMultiplier);
-        if (of_channel.finite) slide_piece(call, pieces[i], patches[(c - 1) % 2], of_channel, ahead, line);
-        else slide_exactly(call, pieces[i], (c - 1) / kMultiplier, of_channel, line);
+        const Ahead ahead(call, pieces[i], call.channel_of(std::min(c + 1, end - 1)));
+        if (of_channel.finite) slide_piece(call, pieces[i], patches[(c - 1) % 2], of_channel, offsets, ahead, line);
+        else slide_exactly(call, pieces[i], call.channel_of(c - 1), of_channel, line);
       }
     }
     if (c > begin + 1) {
@@ -224,7 +228,7 @@ inline void multiply_tile(const Call& call, const Workspace& space, const Member
   for (long o = begin; o < end;) {
     const int rows = block_rows(end - o);
     const float* bias = call.pointwise_bias ? space.bias() + o : nullptr;
-    Target target{nullptr, nullptr, plane, bias, call.pointwise_value};
+    Target target{nullptr, nullptr, plane, bias, call.pointwise_activation};
     for (long p = 0; p < pixels; p += kPanel) {
       const float* panel = result + p * middle;
       const long place = places[p / kPanel];
@@ -276,7 +280,7 @@ inline bool needs_preparing(const Call&) { return true; }
 
 inline void depthwise_tile(const Call& call, const Workspace& space, const Member& member, const Tile& tile, long begin, long end) {
   const long middle = call.middle(), pitch = space.padded_middle();
-  const LastTaps taps{space.taps(), call.depthwise_bias ? space.taps() + call.taps() * pitch : nullptr, pitch, call.depthwise_value};
+  const LastTaps taps{space.taps(), call.depthwise_bias ? space.taps() + call.taps() * pitch : nullptr, pitch, call.depthwise_activation};
   const Piece* pieces = space.pieces(member.number);
   const long count = cut(call, tile, space.pieces(member.number));
   for (long i = 0; i < count; ++i) {
@@ -310,7 +314,7 @@ inline void multiply_run(const Call& call, const Workspace& space, const Member&
     const float* panel = space.weights() + o * middle;
     const float* a = space.result(member.number) + pixel * pitch;
     const long existing = std::min<long>(kPanel, end - o);
-    Target target{nullptr, nullptr, call.outputs, call.pointwise_bias ? space.bias() + o : nullptr, call.pointwise_value};
+    Target target{nullptr, nullptr, call.outputs, call.pointwise_bias ? space.bias() + o : nullptr, call.pointwise_activation};
     for (long p = 0; p < count;) {
       const int rows = block_rows(count - p);
       const long at = (first + p) * call.outputs + o;

@@ -11,13 +11,14 @@ struct Target {
   const Element* residual;  // or null
   long pitch;               // from one row to the next, of y and of the residual
   const float* bias;        // or null; of the first row (in channels_last: of the first column)
-  float value;              // of the activation
+  Activate activation;
 };
 
-// Rows x (Vectors * kLanes) results: `a` holds the rows with `pitch` between them, `b` one panel of kPanel columns.
+// Sums run over so many products at most before they are added up: rounding errors grow with the length of a sum.
+constexpr long kRun = 256;
+
 template <int Rows, int Vectors>
-__attribute__((noinline)) void multiply(const float* a, long pitch, const float* b, long depth, const Target& target) {
-  Vector sum[Rows][Vectors] = {};
+SEPCONV_INLINE void add_products(Vector (&sum)[Rows][Vectors], const float* a, long pitch, const float* b, long depth) {
   for (long k = 0; k < depth; ++k) {
     Vector column[Vectors];
 #pragma GCC unroll 8
@@ -28,6 +29,27 @@ __attribute__((noinline)) void multiply(const float* a, long pitch, const float*
       for (int j = 0; j < Vectors; ++j) sum[i][j] += a[i * pitch + k] * column[j];
     }
   }
+}
+
+// Rows x (Vectors * kLanes) results: `a` holds the rows with `pitch` between them, `b` one panel of kPanel columns.
+template <int Rows, int Vectors>
+__attribute__((noinline)) void multiply(const float* a, long pitch, const float* b, long depth, const Target& target) {
+  Vector sum[Rows][Vectors] = {};
+  if (depth <= kRun) {
+    add_products(sum, a, pitch, b, depth);
+  } else {
+    Vector total[Rows][Vectors] = {};
+    for (long k = 0; k < depth; k += kRun) {
+      Vector part[Rows][Vectors] = {};
+      add_products(part, a + k, pitch, b + k * kPanel, depth - k < kRun ? depth - k : kRun);
+      for (int i = 0; i < Rows; ++i) {
+        for (int j = 0; j < Vectors; ++j) total[i][j] += part[i][j];
+      }
+    }
+    for (int i = 0; i < Rows; ++i) {
+      for (int j = 0; j < Vectors; ++j) sum[i][j] = total[i][j];
+    }
+  }
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; ++i) {
 #pragma GCC unroll 8
@@ -35,7 +57,7 @@ __attribute__((noinline)) void multiply(const float* a, long pitch, const float*
       const long at = i * target.pitch + j * kLanes;
       Vector v = sum[i][j];
       if (target.bias) v += kChannelsLast ? load(target.bias + j * kLanes) : fill(target.bias[i]);
-      v = activate<kPointwiseActivation>(v, target.value);
+      v = activate<kPointwiseActivation>(v, target.activation);
       if (target.residual) v += load(target.residual + at);
       store(target.y + at, v);
     }

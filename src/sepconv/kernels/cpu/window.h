@@ -39,6 +39,13 @@ class Patch {
     for (long phase = 0; phase < phases(call_); ++phase) take_phase(plane, piece, phase);
   }
 
+  // Where each tap of the window finds its input, counted from that of the first tap.
+  void offsets(long* of_taps) const {
+    for (long h = 0; h < call_.kernel_h; ++h) {
+      for (long w = 0; w < call_.kernel_w; ++w) *of_taps++ = input(h * call_.dilation_h, w) - data_;
+    }
+  }
+
   // What the tap at `column` of the window, in any row of it, reads from the input row `row` of the patch.
   SEPCONV_INLINE const float* input(long row, long column) const {
     const long at = column * dilation_w(), step = stride_w();
@@ -47,7 +54,7 @@ class Patch {
 
  private:
   long stride_w() const { return kAnyWindow ? call_.stride_w : kStrideW; }
-  long dilation_w() const { return kAnyWindow ? call_.dilation_w : kDilationW; }
+  long dilation_w() const { return kAnyWindow ? call_.dilation_w : 1; }
 
   // A window that is narrower than its stride leaves the last phases unread.
   static long phases(const Call& call) { return std::min(call.stride_w, (call.kernel_w - 1) * call.dilation_w + 1); }
@@ -109,7 +116,8 @@ class Patch {
 // The weights of one channel in float32, with its bias.
 struct Taps {
   const float* weight;
-  float bias, value;
+  float bias;
+  Activate activation;
   bool finite;
 };
 
@@ -140,7 +148,7 @@ class Ahead {
 // `Rows` output rows of a window that is known: an input row is loaded once for all outputs that it belongs to.
 template <int Rows>
 SEPCONV_INLINE void slide(const Patch& of_tile, long first, const Taps& taps, long columns, Ahead ahead, long row, float* line) {
-  constexpr int inputs = (Rows - 1) * kStrideH + (kKernelH - 1) * kDilationH + 1;
+  constexpr int inputs = (Rows - 1) * kStrideH + kKernelH;
   const Patch patch = of_tile;  // a copy, which no store can change
   const Vector bias = fill(taps.bias);
   Vector weight[kKernelH * kKernelW];
@@ -160,33 +168,35 @@ SEPCONV_INLINE void slide(const Patch& of_tile, long first, const Taps& taps, lo
 #pragma GCC unroll 8
         for (int r = 0; r < Rows; ++r) {
           const int at = i - r * kStrideH;
-          if (at >= 0 && at % kDilationH == 0 && at / kDilationH < kKernelH) {
-            sum[r] += weight[at / kDilationH * kKernelW + w] * input;
-          }
+          if (at >= 0 && at < kKernelH) sum[r] += weight[at * kKernelW + w] * input;
         }
       }
     }
 #pragma GCC unroll 8
-    for (int r = 0; r < Rows; ++r) store(line + r * columns + v, activate<kDepthwiseActivation>(sum[r], taps.value));
+    for (int r = 0; r < Rows; ++r) store(line + r * columns + v, activate<kDepthwiseActivation>(sum[r], taps.activation));
   }
 }
 
-// `Vectors` vectors of one output row of a window that is only known at run time.
-template <int Vectors>
-SEPCONV_INLINE void slide_any(const Call& call, const Patch& patch, long first, const Taps& taps, long v, float* line) {
-  Vector sum[Vectors];
+// The columns before `end` of one output row of a window that is only known at run time, several vectors at a time.
+template <int Vectors = 8>
+SEPCONV_INLINE void slide_any(const Taps& taps, long count, const long* offsets, const float* inputs, long end, float* line) {
+  for (; end >= Vectors * kLanes; end -= Vectors * kLanes) {
+    const long v = end - Vectors * kLanes;
+    Vector sum[Vectors];
 #pragma GCC unroll 8
-  for (int j = 0; j < Vectors; ++j) sum[j] = fill(taps.bias);
-  const float* weight = taps.weight;
-  for (long h = 0; h < call.kernel_h; ++h) {
-    for (long w = 0; w < call.kernel_w; ++w, ++weight) {
-      const float* input = patch.input(first + h * call.dilation_h, w) + v;
+    for (int j = 0; j < Vectors; ++j) sum[j] = fill(taps.bias);
+    for (long t = 0; t < count; ++t) {
+      const float* input = inputs + offsets[t] + v;
+      const float weight = taps.weight[t];
 #pragma GCC unroll 8
-      for (int j = 0; j < Vectors; ++j) sum[j] += *weight * load(input + j * kLanes);
+      for (int j = 0; j < Vectors; ++j) sum[j] += weight * load(input + j * kLanes);
+    }
+#pragma GCC unroll 8
+    for (int j = Vectors - 1; j >= 0; --j) {
+      store(line + v + j * kLanes, activate<kDepthwiseActivation>(sum[j], taps.activation));
     }
   }
-#pragma GCC unroll 8
-  for (int j = Vectors - 1; j >= 0; --j) store(line + v + j * kLanes, activate<kDepthwiseActivation>(sum[j], taps.value));
+  if constexpr (Vectors > 1) slide_any<Vectors / 2>(taps, count, offsets, inputs, end, line);
 }
 
 // The same tap by tap without the padding: a weight that is inf or NaN must not meet a zero that is none of x's.
@@ -204,22 +214,20 @@ inline void slide_exactly(const Call& call, const Piece& piece, long channel, co
           sum += taps.weight[h * call.kernel_w + w] * to_float(plane[row * call.x_stride_h + column * call.x_stride_w]);
         }
       }
-      *line++ = activate<kDepthwiseActivation>(fill(sum), taps.value)[0];
+      *line++ = activate<kDepthwiseActivation>(fill(sum), taps.activation)[0];
     }
   }
 }
 
 // All rows of a piece of one channel.
-inline void slide_piece(const Call& call, const Piece& piece, const Patch& patch, const Taps& taps, const Ahead& ahead, float* line) {
+inline void slide_piece(const Call& call, const Piece& piece, const Patch& patch, const Taps& taps, const long* offsets,
+                        const Ahead& ahead, float* line) {
   const long columns = piece.columns;
   long row = 0;
   if constexpr (kAnyWindow) {
-    constexpr int kUnroll = 4;
     for (; row < piece.rows; ++row, line += columns) {
-      const long first = piece.input + row * call.stride_h;
-      long v = round_up(columns, kLanes);
-      for (; v % (kUnroll * kLanes); v -= kLanes) slide_any<1>(call, patch, first, taps, v - kLanes, line);
-      for (; v > 0; v -= kUnroll * kLanes) slide_any<kUnroll>(call, patch, first, taps, v - kUnroll * kLanes, line);
+      const float* inputs = patch.input(piece.input + row * call.stride_h, 0);
+      slide_any(taps, call.taps(), offsets, inputs, round_up(columns, kLanes), line);
     }
   } else {
     const auto first = [&] { return piece.input + row * kStrideH; };

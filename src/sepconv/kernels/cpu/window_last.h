@@ -12,17 +12,17 @@ struct LastTaps {
   const float* weight;
   const float* bias;
   long pitch;
-  float value;
+  Activate activation;
 };
 
 // One vector of middle channels from `channel` on, of which only `lanes` exist; `pixel` is where channel 0 of x lies.
-SEPCONV_INLINE Vector load_channels(const Element* pixel, long channel, long lanes) {
+SEPCONV_INLINE Vector load_channels(const Call& call, const Element* pixel, long channel, long lanes) {
   if constexpr (kMultiplier == 1) {
     return lanes == kLanes ? load(pixel + channel) : load_some(pixel + channel, lanes);
   } else {
     Vector v{};
     for (int i = 0; i < kLanes; ++i) {
-      if (i < lanes) v[i] = to_float(pixel[(channel + i) / kMultiplier]);
+      if (i < lanes) v[i] = to_float(pixel[call.channel_of(channel + i)]);
     }
     return v;
   }
@@ -43,7 +43,7 @@ SEPCONV_INLINE Span existing(long first, long kernel, long dilation, long size) 
 template <bool Whole>
 SEPCONV_INLINE Vector one_pixel(const Call& call, const Element* image, long row, long column, Span h, Span w, long channel,
                                 long lanes, const LastTaps& taps) {
-  const long kernel_w = kAnyWindow ? call.kernel_w : kKernelW, dilation_w = kAnyWindow ? call.dilation_w : kDilationW;
+  const long kernel_w = kAnyWindow ? call.kernel_w : kKernelW, dilation_w = kAnyWindow ? call.dilation_w : 1;
   const float* weight = taps.weight + channel;
   Vector sum = taps.bias ? load(taps.bias + channel) : Vector{};
   for (long i = h.begin; i < h.end; ++i) {
@@ -52,15 +52,15 @@ SEPCONV_INLINE Vector one_pixel(const Call& call, const Element* image, long row
     if constexpr (Whole && !kAnyWindow) {
 #pragma GCC unroll 32
       for (int j = 0; j < kKernelW; ++j) {
-        sum += load(weights + j * taps.pitch) * load_channels(inputs + j * kDilationW * call.x_stride_w, channel, lanes);
+        sum += load(weights + j * taps.pitch) * load_channels(call, inputs + j * call.x_stride_w, channel, lanes);
       }
     } else {
       for (long j = w.begin; j < w.end; ++j) {
-        sum += load(weights + j * taps.pitch) * load_channels(inputs + j * dilation_w * call.x_stride_w, channel, lanes);
+        sum += load(weights + j * taps.pitch) * load_channels(call, inputs + j * dilation_w * call.x_stride_w, channel, lanes);
       }
     }
   }
-  return activate<kDepthwiseActivation>(sum, taps.value);
+  return activate<kDepthwiseActivation>(sum, taps.activation);
 }
 
 // All pixels of a piece of one vector of channels; `out` is the first pixel's channel 0, `pitch` from pixel to pixel.
