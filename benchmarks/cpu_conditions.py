@@ -73,7 +73,8 @@ def as_csv(rows: list[Row]) -> str:
 def threads(timer: Timer, rounds: int) -> Iterator[Row]:
     for name in THREADS:
         call = checked(baselines.OURS, make(name))
-        times = timer.in_turn({str(n): on_threads(n, call) for n in (1, 2)}, rounds)
+        counts = {"1 thread": 1, "2 threads": 2}
+        times = timer.in_turn({case: on_threads(count, call) for case, count in counts.items()}, rounds)
         yield from (row("threads", name, case, time, "ms") for case, time in times.items())
 
 
