@@ -23,11 +23,15 @@ from sepconv.tuning.candidates import candidates
 from sepconv.tuning.config import CpuConfig
 
 ELEMENTS = {torch.float32: "float", torch.bfloat16: "sepconv::BFloat16", torch.float16: "sepconv::Float16"}
-FLAGS = {
-    "avx512": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c", "-mprefer-vector-width=512"),
+_AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c", "-mprefer-vector-width=512")
+FLAGS: dict[str, tuple[str, ...]] = {
+    "amx": (*_AVX512, "-mamx-tile", "-mamx-bf16"),
+    "avx512_bf16": (*_AVX512, "-mavx512bf16"),
+    "avx512": _AVX512,
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
     "generic": (),
 }
+UNITS = {"amx": "matrices", "avx512_bf16": "pairs"}  # what multiplies bfloat16, where it is not float32 vectors
 COMMON_FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-pthread")
 SOURCES = Path(kernels.__file__).parent / "cpu"
 # The windows and the activations that are compiled in; any other is known to the kernel at run time only. Each of these
@@ -88,11 +92,14 @@ class CpuBackend:
 
 def build(problem: Problem, isa: str) -> cxx.Build:
     """What is compiled for a problem: all problems with the same window, dtype, layout and activations share it."""
+    if isa in UNITS and problem.dtype is not torch.bfloat16:
+        isa = "avx512"
     kernel, stride, dilation = (_two_axes(axes) for axes in (problem.kernel_size, problem.stride, problem.dilation))
     if kernel not in WINDOWS or max(stride) > 2 or max(dilation) > 1:
         kernel, stride = (0, 0), (1, 1)
     defines: dict[str, str | int] = {
         "ELEMENT": ELEMENTS[problem.dtype],
+        "UNITS": UNITS.get(isa, "vectors"),
         "CHANNELS_LAST": int(problem.layout == CHANNELS_LAST),
         "MULTIPLIER": int(problem.depth_multiplier == 1),
         "KERNEL_H": kernel[0],

@@ -11,7 +11,7 @@ from sepconv.problem import Problem
 from sepconv.tuning.candidates import candidates
 from sepconv.tuning.config import CpuConfig, rows_and_columns
 
-LANES = {"avx512": 16, "avx2": 8, "generic": 4}  # float32 values of a vector
+LANES = {"amx": 16, "avx512_bf16": 16, "avx512": 16, "avx2": 8, "generic": 4}  # float32 values of a vector
 PRODUCT = 0.58  # clocks for each vector and weight of the product; two units would take 0.5
 LOAD = 0.8  # for each tap of a vector of the depthwise step
 VECTOR = 8.0  # for each vector of it besides: its store, and its way into the panels

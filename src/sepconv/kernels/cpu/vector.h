@@ -22,7 +22,6 @@ constexpr int kVectorBytes = 16, kRows = 6, kVectors = 4;
 constexpr int kVectorBytes = 16, kRows = 6, kVectors = 2;
 #endif
 constexpr int kLanes = kVectorBytes / 4;
-constexpr int kPanel = kLanes * kVectors;  // columns of the product that are computed together
 
 typedef float Vector __attribute__((vector_size(kVectorBytes)));
 typedef float UnalignedVector __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
@@ -53,16 +52,22 @@ SEPCONV_INLINE Vector load(const BFloat16* p) {
   return reinterpret_cast<Vector>(__builtin_convertvector(load_bits(p), Bits) << 16);
 }
 
-// To the nearest, ties to even; a NaN stays one.
-SEPCONV_INLINE Halves round_to_bfloat16(Vector v) {
+// bfloat16 in the low half of each lane, to the nearest, ties to even; a NaN stays one.
+SEPCONV_INLINE Bits round_to_bfloat16(Vector v) {
   const Bits bits = reinterpret_cast<Bits>(v);
   const Bits rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  return __builtin_convertvector(v == v ? rounded : (bits >> 16) | 0x40, Halves);
+  return v == v ? rounded : (bits >> 16) | 0x40;
 }
 
 SEPCONV_INLINE void store(BFloat16* p, Vector v) {
-  const Halves bits = round_to_bfloat16(v);
+  const Halves bits = __builtin_convertvector(round_to_bfloat16(v), Halves);
   std::memcpy(p, &bits, sizeof bits);
+}
+
+// Two vectors lane by lane as pairs of bfloat16.
+SEPCONV_INLINE void store_pairs(BFloat16* p, Vector first, Vector second) {
+  const Bits pairs = round_to_bfloat16(first) | round_to_bfloat16(second) << 16;
+  std::memcpy(p, &pairs, sizeof pairs);
 }
 
 SEPCONV_INLINE float bits_to_float(std::uint32_t bits) {

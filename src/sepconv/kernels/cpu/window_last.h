@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "window.h"
+#include "tile.h"
 
 namespace sepconv {
 
@@ -64,7 +64,7 @@ SEPCONV_INLINE Vector one_pixel(const Call& call, const Element* image, long row
 }
 
 // All pixels of a piece of one vector of channels; `out` is the first pixel's channel 0, `pitch` from pixel to pixel.
-inline void depthwise_last(const Call& call, const Piece& piece, long channel, long lanes, const LastTaps& taps, float* out,
+inline void depthwise_last(const Call& call, const Piece& piece, long channel, long lanes, const LastTaps& taps, Operand* out,
                            long pitch) {
   const Element* image = call.x + piece.image * call.x_stride_n;
   out += channel;

@@ -8,25 +8,15 @@
 #include <algorithm>
 
 #include "call.h"
+#include "tile.h"
 
 namespace sepconv {
-
-// Some output rows of one image and one run of their columns; `pixel` is where they begin in the tile, `input` in the patch.
-struct Piece {
-  long image, row, rows, column, columns;
-  long pixel, input;
-};
 
 class Patch {
  public:
   Patch(const Call& call, float* data, long column, long columns)
       : call_(call), data_(data + lead(call, column)), reach_((call.kernel_w - 1) * call.dilation_w / call.stride_w),
         phase_(phase_length(call, columns)), pitch_(phase_ * phases(call)) {}
-
-  // Input rows that this many neighbouring output rows take.
-  static long input_rows(const Call& call, long rows) {
-    return (rows - 1) * call.stride_h + (call.kernel_h - 1) * call.dilation_h + 1;
-  }
 
   // Floats of a patch of this many input rows, for this many output columns.
   static long size(const Call& call, long rows, long columns) {
