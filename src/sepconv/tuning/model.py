@@ -13,13 +13,14 @@ from sepconv.tuning.config import CpuConfig, rows_and_columns
 
 LANES = {"amx": 16, "avx512_bf16": 16, "avx512": 16, "avx2": 8, "generic": 4}  # float32 values of a vector
 PRODUCT = 0.58  # clocks for each vector and weight of the product; two units would take 0.5
-LOAD = 0.8  # for each tap of a vector of the depthwise step
-VECTOR = 8.0  # for each vector of it besides: its store, and its way into the panels
-ROW = 8.0  # for each row of input, besides its vectors
-COPY = 2.5  # for each vector of input that is padded and copied
+LOAD = 1.0  # for each tap of a vector of the depthwise step
+VECTOR = 8.5  # for each vector of it besides: its store, and its way into the panels
+ROW = 14.0  # for each row of input, besides its vectors
+COPY = 2.4  # for each vector of input that is padded and copied
 CACHE_BYTES, MEMORY_BYTES = 32.0, 12.0  # a clock, from the second-level cache and from beyond
-MEETING = 4000.0  # for the threads to wait for one another, twice a tile
-TILE = 1500.0  # to begin a tile
+FITS, SPILLS, WORST = 0.33, 0.75, 1.6  # the share of the cache a tile's result may take; what more costs, and at most
+MEETING = 7000.0  # for the threads to wait for one another, twice a tile
+TILE = 1300.0  # to begin a tile
 
 
 def clocks(problem: Problem, config: CpuConfig, device: Device) -> float:
@@ -47,8 +48,7 @@ def _product(problem: Problem, config: CpuConfig, device: Device) -> float:
     lanes, middle = LANES[device.isa], problem.in_channels * problem.depth_multiplier
     vectors = math.ceil(config.tile_rows * config.tile_columns / lanes)
     arithmetic = PRODUCT * vectors * middle * problem.out_channels
-    if _result_bytes(problem, config) > device.cache / 2:
-        arithmetic *= 1.15
+    arithmetic *= min(WORST, 1 + SPILLS * max(0.0, _result_bytes(problem, config) / (FITS * device.cache) - 1))
     weights = 4 * middle * problem.out_channels
     return arithmetic + weights / (CACHE_BYTES if weights < device.cache / 2 else MEMORY_BYTES)
 

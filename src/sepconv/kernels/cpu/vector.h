@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -134,6 +135,23 @@ SEPCONV_INLINE Vector load_some(const T* p, long lanes) {
   }
   return v;
 }
+
+// Every second lane of two vectors, from the first on.
+#if defined(__clang__)
+template <int... Lane>
+SEPCONV_INLINE Vector every_second(Vector a, Vector b, std::integer_sequence<int, Lane...>) {
+  return __builtin_shufflevector(a, b, (2 * Lane)...);
+}
+SEPCONV_INLINE Vector every_second(Vector a, Vector b) {
+  return every_second(a, b, std::make_integer_sequence<int, kLanes>());
+}
+#else
+SEPCONV_INLINE Vector every_second(Vector a, Vector b) {
+  Integers lanes;
+  for (int i = 0; i < kLanes; ++i) lanes[i] = 2 * i;
+  return __builtin_shuffle(a, b, lanes);
+}
+#endif
 
 constexpr long round_up(long n, long multiple) { return (n + multiple - 1) / multiple * multiple; }
 

@@ -77,7 +77,7 @@ class Patch {
       }
       zero(out, 0, begin);
       if (stride == 1) copy(source + row * call_.x_stride_h, last, out + begin, end - begin);
-      else if (stride == 2) gather(source + row * call_.x_stride_h, 2, out + begin, end - begin);
+      else if (stride == 2) copy_half(source + row * call_.x_stride_h, last, out + begin, end - begin);
       else gather(source + row * call_.x_stride_h, stride, out + begin, end - begin);
       zero(out, end, count);
     }
@@ -92,6 +92,14 @@ class Patch {
     long j = 0;
     for (; j < count && source + j + kLanes - 1 <= last; j += kLanes) store(out + j, load(source + j));
     for (; j < count; ++j) out[j] = to_float(source[j]);
+  }
+
+  SEPCONV_INLINE static void copy_half(const Element* source, const Element* last, float* out, long count) {
+    long j = 0;
+    for (; j < count && source + 2 * (j + kLanes) - 1 <= last; j += kLanes) {
+      store(out + j, every_second(load(source + 2 * j), load(source + 2 * j + kLanes)));
+    }
+    for (; j < count; ++j) out[j] = to_float(source[2 * j]);
   }
 
   SEPCONV_INLINE static void gather(const Element* source, long stride, float* out, long count) {
