@@ -84,8 +84,7 @@ inline void depthwise_tile(const Call& call, const Workspace& space, const Membe
   const long thread = member.number, middle = call.middle();
   Piece* pieces = space.pieces(thread);
   const long count = cut(call, tile, pieces);
-  const long column = tile.column, columns = tile.columns;
-  Patch patches[2] = {{call, space.patch(thread, 0), column, columns}, {call, space.patch(thread, 1), column, columns}};
+  Patch patches[2] = {{call, space.patch(thread, 0), tile.columns}, {call, space.patch(thread, 1), tile.columns}};
   long* offsets = space.offsets(thread);
   if (kAnyWindow) patches[0].offsets(offsets);
   for (long c = begin; c < end + 2; ++c) {

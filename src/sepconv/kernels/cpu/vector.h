@@ -126,14 +126,48 @@ SEPCONV_INLINE void store(Float16* p, Vector v) {
 }
 #endif
 
+// The lanes [begin, end) of the vector at p, which alone have to exist; zeros elsewhere.
+template <typename T>
+SEPCONV_INLINE Vector load_between_slowly(const T* p, long begin, long end) {
+  Vector v{};
+  for (int i = 0; i < kLanes; ++i) {
+    if (i >= begin && i < end) v[i] = to_float(p[i]);
+  }
+  return v;
+}
+
+#if defined(__AVX512F__)
+SEPCONV_INLINE std::uint32_t lanes_between(long begin, long end) {
+  const auto below = [](long n) { return n <= 0 ? 0u : n >= kLanes ? 0xffffu : (1u << n) - 1; };
+  return below(end) & ~below(begin);
+}
+SEPCONV_INLINE Vector load_lanes(const float* p, std::uint32_t lanes) {
+  return Vector(_mm512_maskz_loadu_ps(__mmask16(lanes), p));
+}
+SEPCONV_INLINE Vector load_lanes(const BFloat16* p, std::uint32_t lanes) {
+  const Halves bits = Halves(_mm256_maskz_loadu_epi16(__mmask16(lanes), p));
+  return load(reinterpret_cast<const BFloat16*>(&bits));
+}
+SEPCONV_INLINE Vector load_lanes(const Float16* p, std::uint32_t lanes) {
+  const Halves bits = Halves(_mm256_maskz_loadu_epi16(__mmask16(lanes), p));
+  return load(reinterpret_cast<const Float16*>(&bits));
+}
+#endif
+
+template <typename T>
+SEPCONV_INLINE Vector load_between(const T* p, long begin, long end) {
+  if (begin <= 0 && end >= kLanes) return load(p);
+#if defined(__AVX512F__)
+  return load_lanes(p, lanes_between(begin, end));
+#else
+  return load_between_slowly(p, begin, end);
+#endif
+}
+
 // The first `lanes` elements; zeros behind them.
 template <typename T>
 SEPCONV_INLINE Vector load_some(const T* p, long lanes) {
-  Vector v{};
-  for (int i = 0; i < kLanes; ++i) {
-    if (i < lanes) v[i] = to_float(p[i]);
-  }
-  return v;
+  return load_between(p, 0, lanes);
 }
 
 // Every second lane of two vectors, from the first on.
