@@ -168,7 +168,7 @@ def _second_level_cache() -> int:
 _AVX2 = {"avx2", "fma", "f16c"}
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
 _NEEDS = {
-    "amx": _AVX512 | {"amx_tile", "amx_bf16"},
+    "amx": _AVX512 | {"avx512_bf16", "amx_tile", "amx_bf16"},
     "avx512_bf16": _AVX512 | {"avx512_bf16"},
     "avx512": _AVX512,
     "avx2": _AVX2,

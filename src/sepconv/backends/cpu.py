@@ -25,7 +25,7 @@ from sepconv.tuning.config import CpuConfig
 ELEMENTS = {torch.float32: "float", torch.bfloat16: "sepconv::BFloat16", torch.float16: "sepconv::Float16"}
 _AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c", "-mprefer-vector-width=512")
 FLAGS: dict[str, tuple[str, ...]] = {
-    "amx": (*_AVX512, "-mamx-tile", "-mamx-bf16"),
+    "amx": (*_AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
     "avx512_bf16": (*_AVX512, "-mavx512bf16"),
     "avx512": _AVX512,
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
