@@ -2,9 +2,12 @@
 
 import ctypes
 import mmap
+import sys
 import threading
 
 _KEPT = 64 << 20  # bytes; a larger buffer is given back after the call that needed it
+# Private: Python's default is memory that a forked child shares, and both would compute in it at the same time.
+_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if sys.platform != "win32" else {}
 
 
 class Workspace:
@@ -15,7 +18,7 @@ class Workspace:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._memory = mmap.mmap(-1, max(size, 1))
+        self._memory = mmap.mmap(-1, max(size, 1), **_PRIVATE)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
 
 
