@@ -230,7 +230,8 @@ def test_explain_allocates_nothing_and_fits_80_columns() -> None:
         "cpu",
     )
     assert "(4096, 4096, 4096x4096) -> 4096" in text
-    assert "eager" in text
+    assert "backend   cpu (chosen by default)" in text
+    assert "output pixels" in text
     assert_narrow(text)
 
 

@@ -13,9 +13,13 @@ from sepconv.problem import Operands, Options, Problem
 
 
 class Backend(Protocol):
-    """What dispatch asks of a backend. A backend keeps no state that a call could change the meaning of."""
+    """What dispatch asks of a backend. A backend keeps no state that a call could change the meaning of.
+
+    `kind` is the type of device that it is made for (None: any): where it is unavailable there, users are warned.
+    """
 
     name: str
+    kind: str | None
 
     def unavailable(self, device: Device) -> list[str]:
         """Why this backend cannot run anything on this device; empty where it can."""

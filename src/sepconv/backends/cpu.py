@@ -1,7 +1,6 @@
 """The CPU backend: one fused kernel, compiled for the machine and the window at hand."""
 
 import ctypes
-import warnings
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +13,7 @@ from sepconv.backends.eager import EagerBackend
 from sepconv.backends.threads import Threads, threads
 from sepconv.backends.workspace import workspace
 from sepconv.device import Device
-from sepconv.errors import BackendWarning, CompilerError, StoreError
+from sepconv.errors import CompilerError, StoreError
 from sepconv.jit import compilers, cxx
 from sepconv.problem import CHANNELS_LAST, Activation, Operands, Options, Problem, dense_strides
 from sepconv.reference import ACTIVATIONS
@@ -44,15 +43,14 @@ class CpuBackend:
     """The fused kernel for CPUs. Gradients are PyTorch's own, with the intermediate recomputed."""
 
     name = "cpu"
+    kind: str | None = "cpu"
 
     def unavailable(self, device: Device) -> list[str]:
-        """Without a compiler there is no kernel; that is told once, since the user may not know what is missed."""
         if device.kind != "cpu":
             return [f"runs on CPUs, not on {device.kind}"]
         try:
             compilers.find_compiler()
         except CompilerError as error:
-            _warn_once(str(error))
             return [str(error)]
         return []
 
@@ -178,7 +176,6 @@ def _kernel(problem: Problem, config: CpuConfig, device: Device) -> Kernel:
         library = cxx.library(wanted)
     except (CompilerError, StoreError) as error:
         _FAILURES[wanted] = str(error)
-        _warn_once(str(error))
         raise
     library.sepconv_workspace.restype = ctypes.c_long
     library.sepconv_forward.restype = None
@@ -229,12 +226,3 @@ def _with_strides(t: Tensor, strides: tuple[int, ...]) -> Tensor:
 
 
 _FAILURES: dict[cxx.Build, str] = {}
-_warned = False
-
-
-def _warn_once(reason: str) -> None:
-    global _warned
-    if not _warned:
-        _warned = True
-        text = f"the fused kernels for the CPU cannot be used, PyTorch's own run instead: {reason}"
-        warnings.warn(text, BackendWarning, stacklevel=2)

@@ -15,6 +15,7 @@ class EagerBackend:
     """
 
     name = "eager"
+    kind: str | None = None
 
     def unavailable(self, device: Device) -> list[str]:
         return []

@@ -3,10 +3,13 @@
 import contextlib
 import ctypes
 import mmap
+import sys
 import threading
 
 _HUGE_PAGE = 2 << 20
 _KEPT = 64 << 20  # bytes; a larger buffer is given back after the call that needed it
+# Private: Python's default is memory that a forked child shares, and both would compute in it at the same time.
+_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if sys.platform != "win32" else {}
 
 
 class Workspace:
@@ -19,7 +22,8 @@ class Workspace:
     def __init__(self, size: int) -> None:
         self.size = size
         huge = size >= _HUGE_PAGE // 2
-        self._memory = mmap.mmap(-1, -(-size // _HUGE_PAGE) * _HUGE_PAGE + _HUGE_PAGE if huge else max(size, 1))
+        length = -(-size // _HUGE_PAGE) * _HUGE_PAGE + _HUGE_PAGE if huge else max(size, 1)
+        self._memory = mmap.mmap(-1, length, **_PRIVATE)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         if huge:
             self.address = -(-self.address // _HUGE_PAGE) * _HUGE_PAGE
