@@ -1,7 +1,7 @@
-"""The command line: doctor, explain, try and bench.
+"""The command line: doctor, explain, try, bench and tune.
 
-Exit codes: 0, 1 for a failed check, 2 for a wrong call. Results go to standard output, errors and progress to standard
-error.
+Exit codes: 0, 1 for a failed check, 2 for a wrong call, 130 for an interrupted `tune`. Results go to standard output, errors
+and progress to standard error.
 """
 
 import dataclasses
@@ -18,6 +18,7 @@ from sepconv import __version__, dispatch
 from sepconv.bench import trial
 from sepconv.bench.command import bench
 from sepconv.bench.loading import EXPECTED, load
+from sepconv.bench.tune import tune_command
 from sepconv.console import print_json, print_rows, print_section, print_table, print_wrapped, progress
 from sepconv.doctor import examine
 from sepconv.errors import ArgumentValueError, SepconvError
@@ -269,3 +270,4 @@ def _memory_rows(outcome: trial.Trial) -> Iterator[tuple[str, ...]]:
 
 
 app.command()(_refusing(bench))
+app.command("tune")(_refusing(tune_command))

@@ -42,6 +42,8 @@ def plan(problem: Problem, device: Device) -> Plan:
         if forced not in (None, backend.name):
             continue
         reasons = backend.unavailable(device) or backend.reasons(problem, device)
+        if not (reasons or forced):
+            reasons = backend.slower(problem, device)
         if not reasons:
             config, config_source = backend.configure(problem, device)
             source = "setting" if forced else "default"

@@ -45,6 +45,12 @@ class Asked:
     bias: Annotated[bool, typer.Option("--bias", help="Give both steps a bias.")] = False
     residual: Annotated[bool, typer.Option("--residual", help="Add a residual last.")] = False
 
+    @property
+    def names_a_convolution(self) -> bool:
+        """Whether any option was given but those that speak for a whole workload."""
+        shared = {name: getattr(self, name) for name in ("dtype", "layout", "device", "precision")}
+        return self != Asked(**shared)
+
     def problem_and_device(self) -> tuple[Problem, Device]:
         """What is asked, and where; nothing is allocated. Raises ArgumentValueError, and as the call itself would."""
         operands, words, where = self._operands(), self._words(), device_of(self.device)

@@ -18,7 +18,7 @@ from sepconv.errors import BackendWarning, CompilerError, StoreError
 from sepconv.jit import compilers, cxx
 from sepconv.problem import CHANNELS_LAST, Activation, Operands, Options, Problem, dense_strides
 from sepconv.reference import ACTIVATIONS
-from sepconv.tuning import model
+from sepconv.tuning import model, records
 from sepconv.tuning.candidates import candidates
 from sepconv.tuning.config import CpuConfig
 
@@ -66,11 +66,18 @@ class CpuBackend:
             found.append(failure)
         return found
 
+    def slower(self, problem: Problem, device: Device) -> list[str]:
+        """What was measured goes before what the model expects."""
+        record = records.lookup(problem, device)
+        reason = record.eager_won() if record else model.eager_is_faster(problem, device)
+        return [reason] if reason else []
+
     def is_ready(self, problem: Problem, device: Device) -> bool:
         return cxx.is_built(build(problem, device.isa))
 
     def configure(self, problem: Problem, device: Device) -> tuple[CpuConfig, str]:
-        return model.best(problem, device), "model"
+        record = records.lookup(problem, device)
+        return (record.config, "record") if record else (model.best(problem, device), "model")
 
     def forward(self, problem: Problem, config: object, operands: Operands, options: Options, device: Device) -> Tensor:
         assert isinstance(config, CpuConfig)
