@@ -4,8 +4,8 @@
     python benchmarks/model_fit.py times.json [MORE.json ...] [--search STEPS] [--seed SEED]
 
 Prints how many times as long the model's choice takes as the fastest candidate, its rank among all of them, and the geometric
-mean. With `--search`, constants are then varied at random from those in use, and each change that lowers the geometric mean is
-kept; those found are printed as they stand in `sepconv.tuning.model`.
+mean. With `--search`, constants are then varied at random from those in use, and a change that does not raise the geometric
+mean is kept; the best are printed as they stand in `sepconv.tuning.model`.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from sepconv.tuning.config import CpuConfig
 from sepconv.tuning.facts import device_from, problem_from
 from sepconv.tuning.model import CONSTANTS, Constants, clocks
 
-SPREADS = (0.1, 0.3, 1.0)  # of the logarithm of a constant in one step: the mean loss is flat where no choice changes
+SPREADS = (0.1, 0.3, 1.0)  # of the logarithm of a constant in one step
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,20 @@ def mean_loss(measured: Sequence[Measured], constants: Constants) -> float:
 
 
 def search(measured: Sequence[Measured], steps: int, seed: int, start: Constants = CONSTANTS) -> Constants:
-    """The constants with the lowest mean loss that a random walk of this many steps comes to."""
-    draw, best, least = random.Random(seed), start, mean_loss(measured, start)
+    """The constants with the lowest mean loss that a random walk of this many steps comes to.
+
+    The walk goes on over constants that are as good, since the loss is flat where no choice changes; of those that are as good
+    it gives the first, which are the nearest to where it began.
+    """
+    draw, here, best = random.Random(seed), start, start
+    least = mean_loss(measured, start)
     for _ in track(range(steps), "varying the constants", transient=True, disable=not sys.stderr.isatty()):
-        tried = _varied(best, draw)
+        tried = _varied(here, draw)
         loss = mean_loss(measured, tried)
         if loss < least:
             best, least = tried, loss
+        if loss <= least:
+            here = tried
     return best
 
 
