@@ -48,6 +48,8 @@ def plan(problem: Problem, device: Device) -> Plan:
         if unavailable and backend.kind == device.kind:
             missed += unavailable
         reasons = unavailable or backend.reasons(problem, device)
+        if not (reasons or forced):
+            reasons = backend.slower(problem, device)
         if not reasons:
             if missed:
                 warn_once(missed[0])

@@ -17,9 +17,9 @@ from sepconv.errors import CompilerError, StoreError
 from sepconv.jit import compilers, cxx
 from sepconv.problem import CHANNELS_LAST, Activation, Operands, Options, Problem, dense_strides
 from sepconv.reference import ACTIVATIONS
-from sepconv.tuning import model
+from sepconv.tuning import model, records
 from sepconv.tuning.candidates import candidates
-from sepconv.tuning.config import CpuConfig
+from sepconv.tuning.config import CpuConfig, units
 
 ELEMENTS = {torch.float32: "float", torch.bfloat16: "sepconv::BFloat16", torch.float16: "sepconv::Float16"}
 _AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c", "-mprefer-vector-width=512")
@@ -30,7 +30,6 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
     "generic": (),
 }
-UNITS = {"amx": "matrices", "avx512_bf16": "pairs"}  # what multiplies bfloat16, where it is not float32 vectors
 COMMON_FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-pthread")
 SOURCES = Path(kernels.__file__).parent / "cpu"
 # The windows and the activations that are compiled in; any other is known to the kernel at run time only. Each of these
@@ -68,11 +67,18 @@ class CpuBackend:
             found.append(failure)
         return found
 
+    def slower(self, problem: Problem, device: Device) -> list[str]:
+        """What was measured goes before what the model expects."""
+        record = records.lookup(problem, device)
+        reason = record.eager_won() if record else model.eager_is_faster(problem, device)
+        return [reason] if reason else []
+
     def is_ready(self, problem: Problem, device: Device) -> bool:
         return cxx.is_built(build(problem, device.isa))
 
     def configure(self, problem: Problem, device: Device) -> tuple[CpuConfig, str]:
-        return model.best(problem, device), "model"
+        record = records.lookup(problem, device)
+        return (record.config, "record") if record else (model.best(problem, device), "model")
 
     def forward(self, problem: Problem, config: object, operands: Operands, options: Options, device: Device) -> Tensor:
         assert isinstance(config, CpuConfig)
@@ -90,14 +96,15 @@ class CpuBackend:
 
 def build(problem: Problem, isa: str) -> cxx.Build:
     """What is compiled for a problem: all problems with the same window, dtype, layout and activations share it."""
-    if isa in UNITS and problem.dtype is not torch.bfloat16:
+    unit = units(problem.dtype, isa)
+    if unit == "vectors" and isa in ("amx", "avx512_bf16"):  # what they add is of no use here: one kernel for all three
         isa = "avx512"
     kernel, stride, dilation = (_two_axes(axes) for axes in (problem.kernel_size, problem.stride, problem.dilation))
     if kernel not in WINDOWS or max(stride) > 2 or max(dilation) > 1:
         kernel, stride = (0, 0), (1, 1)
     defines: dict[str, str | int] = {
         "ELEMENT": ELEMENTS[problem.dtype],
-        "UNITS": UNITS.get(isa, "vectors"),
+        "UNITS": unit,
         "CHANNELS_LAST": int(problem.layout == CHANNELS_LAST),
         "MULTIPLIER": int(problem.depth_multiplier == 1),
         "KERNEL_H": kernel[0],

@@ -23,6 +23,9 @@ class EagerBackend:
     def reasons(self, problem: Problem, device: Device) -> list[str]:
         return []
 
+    def slower(self, problem: Problem, device: Device) -> list[str]:
+        return []
+
     def is_ready(self, problem: Problem, device: Device) -> bool:
         return True
 
