@@ -28,6 +28,7 @@ tables: $(VENV)/.dev ## measure again what README and docs show, and write their
 	$(BIN)/python benchmarks/backward_memory.py
 	$(BIN)/python benchmarks/call_overhead.py
 	$(BIN)/python benchmarks/fused_models.py
+	$(BIN)/python benchmarks/cpu_forward.py
 	$(BIN)/python benchmarks/tables.py
 
 wheel: $(VENV)/.dev

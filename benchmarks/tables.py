@@ -9,18 +9,21 @@ import re
 import sys
 from pathlib import Path
 
+import cpu_tables
+from pictures import Bar, bars
+
+from sepconv import settings
+
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 README = ROOT / "README.md"
-PICTURE = ROOT / "docs" / "pictures" / "backward-memory.svg"
-WIDTH, ROW, LEFT = 720, 44, 170
+PERFORMANCE = ROOT / "docs" / "performance.md"
+PICTURES = ROOT / "docs" / "pictures"
+NOT_YET = "Not measured yet."
 
 
 def main(words: list[str]) -> int:
-    text = README.read_text()
-    for name, table in (("fused-models", models_table()), ("call-overhead", overhead_sentence())):
-        text = between(text, name, table)
-    wanted = {README: text, PICTURE: memory_picture()}
+    wanted = wanted_files()
     stale = [path for path, new in wanted.items() if not path.exists() or path.read_text() != new]
     if "--check" in words:
         for path in stale:
@@ -32,6 +35,26 @@ def main(words: list[str]) -> int:
     return 0
 
 
+def wanted_files() -> dict[Path, str]:
+    """Every file that is written, or has written parts, as it should be."""
+    parts = {"fused-models": models_table(), "call-overhead": overhead_sentence(), "settings": settings_table()}
+    wanted = {PICTURES / "backward-memory.svg": memory_picture()}
+    page_parts = dict.fromkeys(cpu_tables.SECTIONS, NOT_YET)
+    forward, conditions = (RESULTS / f"{name}.csv" for name in ("cpu-forward", "cpu-conditions"))
+    if forward.exists():
+        measured = cpu_tables.load(forward)
+        others = cpu_tables.read_conditions(conditions) if conditions.exists() else []
+        page_parts |= cpu_tables.page_sections(measured, others)
+        wanted[PICTURES / "cpu-forward.svg"] = cpu_tables.picture(measured)
+        parts["cpu-gain"] = cpu_tables.readme_section(measured)
+    for page, sections in ((README, {"cpu-gain": NOT_YET} | parts), (PERFORMANCE, page_parts)):
+        text = page.read_text()
+        for name, new in sections.items():
+            text = between(text, name, new)
+        wanted[page] = text
+    return wanted
+
+
 def rows_of(name: str) -> list[dict[str, str]]:
     with (RESULTS / f"{name}.csv").open(newline="") as file:
         return list(csv.DictReader(file))
@@ -41,7 +64,7 @@ def between(text: str, name: str, new: str) -> str:
     """The text with all between the two marks of this name replaced."""
     pattern = rf"(<!-- {name}: [^>]*-->\n).*?(<!-- /{name} -->)"
     replaced, count = re.subn(pattern, lambda m: f"{m[1]}{new}\n{m[2]}", text, flags=re.DOTALL)
-    assert count == 1, f"README.md has {count} places named {name}"
+    assert count == 1, f"there are {count} places named {name}"
     return replaced
 
 
@@ -61,29 +84,19 @@ def overhead_sentence() -> str:
     )
 
 
+def settings_table() -> str:
+    lines = ["| variable | what it says |", "|---|---|"]
+    return "\n".join([*lines, *(f"| `{setting.name}` | {setting.meaning} |" for setting in settings.ALL)])
+
+
 def memory_picture() -> str:
     """Two bars a workload: bytes kept for backward by the plain pair and by sepconv, each workload on its own scale."""
-    rows = rows_of("backward-memory")
-    height = 46 + ROW * len(rows)
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" role="img">',
-        "<title>Memory kept between forward and backward</title>",
-        "<style>text{font:13px system-ui,sans-serif;fill:#1f2328}.pair{fill:#afb8c1}.ours{fill:#0969da}"
-        "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.pair{fill:#6e7681}.ours{fill:#4493f8}}</style>",
-        f'<rect class="pair" x="{LEFT}" y="12" width="12" height="12"/><text x="{LEFT + 18}" y="23">two convolutions</text>',
-        f'<rect class="ours" x="{LEFT + 150}" y="12" width="12" height="12"/><text x="{LEFT + 168}" y="23">sepconv</text>',
-    ]
-    for i, row in enumerate(rows):
-        y, pair, ours = 40 + i * ROW, int(row["pair_bytes"]), int(row["sepconv_bytes"])
-        scale = (WIDTH - LEFT - 160) / pair
-        out += [
-            f'<text x="{LEFT - 10}" y="{y + 20}" text-anchor="end">{row["workload"]}</text>',
-            f'<rect class="pair" x="{LEFT}" y="{y}" width="{pair * scale:.1f}" height="14"/>',
-            f'<text x="{LEFT + pair * scale + 8:.1f}" y="{y + 12}">{size(pair)}</text>',
-            f'<rect class="ours" x="{LEFT}" y="{y + 16}" width="{ours * scale:.1f}" height="14"/>',
-            f'<text x="{LEFT + ours * scale + 8:.1f}" y="{y + 28}">{size(ours)} ({pair / ours:.1f} times less)</text>',
-        ]
-    return "\n".join([*out, "</svg>"]) + "\n"
+    groups = {}
+    for row in rows_of("backward-memory"):
+        pair, ours = int(row["pair_bytes"]), int(row["sepconv_bytes"])
+        less = f"sepconv, {size(ours)} ({pair / ours:.1f} times less)"
+        groups[row["workload"]] = [Bar(pair, f"two convolutions, {size(pair)}"), Bar(ours, less, ours=True)]
+    return bars("Memory kept between forward and backward", groups)
 
 
 def size(count: int) -> str:

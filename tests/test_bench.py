@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from sepconv import reference
-from sepconv.bench import baselines, data, measure, onnx_peers, report, roofline, timing
+from sepconv.bench import baselines, data, measure, onnx_peers, pages, report, roofline, timing
 from sepconv.bench.budget import errors
 from sepconv.bench.command import bench
 from sepconv.bench.roofline import Ceilings
@@ -34,11 +34,27 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True)
+def _pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's switch as it was before the test; the command sets it."""
+    monkeypatch.setenv(pages.SWITCH, "0")
+
+
+class FixedGauge:
+    """A gauge that measures nothing."""
+
+    def __init__(self, *_: object) -> None:
+        self.timer = timing.Timer(CPU)
+
+    def sample(self) -> Ceilings:
+        return CEILINGS
+
+
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ceilings and flushes of a size for tests."""
     monkeypatch.setitem(timing.FLUSH_BYTES, "cpu", 2**16)
-    monkeypatch.setattr(roofline, "measure", lambda *_: CEILINGS)
+    monkeypatch.setattr(roofline, "Gauge", FixedGauge)
 
 
 def call(*words: str) -> Result:
@@ -83,7 +99,7 @@ def request(*peers, ours=None, training=False, workload="tiny") -> measure.Reque
 
 def measured(asked: measure.Request, index: int = 0) -> measure.Measured:
     workload = asked.workloads[0]
-    return measure.measure(asked, workload, workload.entries[index], CEILINGS, timing.Timer(CPU), lambda: None)
+    return measure.measure(asked, workload, workload.entries[index], FixedGauge(), lambda: None)
 
 
 # --- the check before the time
@@ -206,8 +222,8 @@ def test_efficiency_and_ratio_on_fixed_times(monkeypatch: pytest.MonkeyPatch) ->
 
 
 ROW = report.Row(
-    "A", "2-D, (1, 2) -> 3; x", 1, "cpu x", "float32", "channels_first", "forward", "sepconv", "eager (default)",
-    1.25, 1.0, 1.5, 10, 20, 0.1, 0.08, 1e-7, 2e-7, "sepconv 0; torch 1", 0.5,
+    "A", "2-D, (1, 2) -> 3; x", 1, "cpu x", "float32", "channels_first", "forward", "huge", "sepconv", "eager (default)",
+    1.25, 1.0, 1.5, 10, 20, 1e9, 1e12, "FMA", False, 0.1, 0.08, 1e-7, 2e-7, "sepconv 0; torch 1", 0.5,
 )  # fmt: skip
 BAD = replace(
     ROW, provider="eager", plan="", ms=None, ms_p20=None, ms_p80=None, efficiency=None, error=math.inf,
@@ -216,12 +232,12 @@ BAD = replace(
 
 
 def test_csv_and_json_give_the_rows_back(tmp_path: Path) -> None:
-    rows = [ROW, BAD]
+    rows = [ROW, BAD, replace(ROW, products=True)]
     report.write_csv(rows, tmp_path / "new" / "rows.csv")
     assert report.read_csv(tmp_path / "new" / "rows.csv") == rows
     assert (tmp_path / "new" / "rows.csv").read_text().splitlines()[0] == ",".join(report.FIELDS)
-    report.write_json(rows, CEILINGS, tmp_path / "rows.json")
-    assert report.read_json(tmp_path / "rows.json") == (rows, CEILINGS)
+    report.write_json(rows, tmp_path / "rows.json")
+    assert report.read_json(tmp_path / "rows.json") == rows
     assert "Infinity" not in (tmp_path / "rows.json").read_text()
 
 
@@ -242,8 +258,11 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
 
 
 def test_new_rows_take_the_place_of_old_ones_about_the_same() -> None:
-    newer, other = replace(ROW, ms=7.0), replace(ROW, workload="B")
-    assert report.merged([ROW, BAD], [newer, other]) == [newer, BAD, other]
+    newer, others = (
+        replace(ROW, ms=7.0),
+        [replace(ROW, workload="B"), replace(ROW, device="y"), replace(ROW, pages="small")],
+    )
+    assert report.merged([ROW, BAD], [newer, *others]) == [newer, BAD, *others]
 
 
 def test_the_name_of_a_result_file() -> None:
@@ -290,7 +309,7 @@ def test_all_installed_peers_run_on_small_odd_problems(tmp_path: Path) -> None:
     assert max(map(len, lines[2:])) <= 100
     assert "eager_channels_last is skipped: it is for 2-D, the problem is 1-D" in out.stderr
     assert "All pairs of a model together" in out.stdout
-    rows, _ = report.read_json(tmp_path / "rows.json")
+    rows = report.read_json(tmp_path / "rows.json")
     installed = {"onnxruntime", "openvino"} if onnx_peers._version("onnx") else set()
     installed = {name for name in installed if onnx_peers._version(name)}
     assert {row.provider for row in rows} == {"sepconv", "eager", "eager_channels_last", "compile"} | installed
@@ -344,7 +363,10 @@ def test_a_peer_that_is_not_installed_says_so(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["mobilenet_v9"], "`workload` is 'mobilenet_v9'; expected one of A, B, A/16, B/16, mobilenet_v1"),
+        (
+            ["mobilenet_v9"],
+            "`workload` is 'mobilenet_v9'; expected one of A, B, A/16, B/16, layer56, layer14, mobilenet_v1",
+        ),
         (
             ["--peers", "eager,jax"],
             "`peers` has 'jax'; expected all, none, or some of eager, eager_channels_last, compile",
@@ -369,10 +391,29 @@ def test_numbers_of_the_options_are_checked() -> None:
     assert call("tiny", "--seed", "x").exit_code == 2
 
 
-def test_ceilings_are_named() -> None:
-    found = roofline.measure(CPU, torch.bfloat16, timing.Timer(CPU))
-    assert found.copy > 0 < found.arithmetic
-    assert "float32 matrix product, a stand-in for FMA" in str(found)
+@pytest.mark.usefixtures("small")
+def test_a_row_is_held_against_the_ceilings_of_its_own_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    gauge, rates = FixedGauge(), iter([7e9, 1e9, 2e9])
+    monkeypatch.setattr(gauge, "sample", lambda: replace(CEILINGS, copy=next(rates)))
+    asked = request()
+    workload = asked.workloads[0]
+    (row,) = measure.measure(asked, workload, workload.entries[0], gauge, lambda: None).rows
+    assert (row.copy, row.arithmetic, row.arithmetic_name) == (2e9, 1e12, CEILINGS.arithmetic_name)
+    assert row.floor_ms == 1e3 * row.bytes / 2e9
+
+
+@pytest.mark.usefixtures("small")
+def test_the_rows_say_in_which_pages_they_were_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(pages, "ask_for", asked.append)
+    monkeypatch.setattr(pages, "found", lambda: pages.SMALL)
+    for words, note in (([], "huge ones were asked for"), (["--default-allocator"], "")):
+        out = call("tiny", "--peers", "none", "--rounds", "1", "--csv", str(tmp_path / "rows.csv"), *words)
+        assert out.exit_code == 0
+        assert note in out.stderr
+        assert "PyTorch's tensors in small pages" in out.stdout
+        assert {row.pages for row in report.read_csv(tmp_path / "rows.csv")} == {pages.SMALL}
+    assert asked == [pages.HUGE, pages.SMALL]
 
 
 def test_a_model_is_summed_as_often_as_it_has_each_problem() -> None:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import sepconv
 from sepconv import cli, doctor, settings
 from sepconv.bench import loading, memory, trial
+from sepconv.bench.timing import WARM_UPS, Times
 
 EXPLAIN = ["explain", "--in", "8", "--out", "16", "--size", "12"]
 MODEL = """
@@ -329,6 +330,8 @@ def test_try_prints_the_report_errors_time_and_memory(models: Path) -> None:
         "norm(e) / norm(r)",
         "allowed",
         "time, median of",
+        "original in channels_last",
+        "times as fast as the original in the faster memory format",
         "check passed",
     ):
         assert word in text
@@ -340,7 +343,9 @@ def test_try_json(models: Path, tmp_path: Path) -> None:
     assert facts["ok"] is True
     assert facts["inputs"] == [[1, 4, 16, 16]]
     assert facts["time_ms"]["rounds"] >= 5
-    assert facts["time_ms"]["fused"]["median"] > 0
+    times = facts["time_ms"]
+    faster = min(times["original"]["median"], times["other"]["median"])
+    assert facts["speedup"] == pytest.approx(faster / times["fused"]["median"])
     assert set(facts["memory"]) == {"original_bytes", "fused_bytes", "method"}
     assert facts["report"]
     try_fast(f"{models}:pair", "--check-only", "--json", tmp_path / "out.json")
@@ -355,6 +360,40 @@ def test_try_in_every_dtype_and_layout(models: Path, dtype: str, layout: str) ->
     assert facts["ok"], facts["checks"]
     assert (facts["dtype"], facts["layout"]) == (dtype, layout)
     assert facts["checks"][0]["original"]["maximum"] > 0
+
+
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+def test_try_times_the_original_in_both_memory_formats(models: Path, layout: str) -> None:
+    strides: list[tuple[bool, bool]] = []
+
+    def note(module: nn.Module, inputs: Any) -> None:
+        last = {"memory_format": torch.channels_last}
+        strides.append((inputs[0].is_contiguous(**last), module.weight.is_contiguous(**last)))
+
+    torch.manual_seed(0)
+    model = nn.Conv2d(4, 4, 3, padding=1)  # nothing to fuse: the copies keep the hook
+    model.register_forward_pre_hook(note)
+    request = trial.Request(torch.device("cpu"), layout=layout, batch=1, size=(6,), seconds=0.01)
+    timing = trial.run(loading.Loaded("here", nn.Sequential(model)), request).timing
+    assert timing is not None
+    assert timing.other is not None
+    asked = layout == "channels_last"
+    assert set(strides) == {(asked, asked), (not asked, not asked)}
+    assert sum(last != (asked, asked) for last in strides) == timing.rounds + WARM_UPS
+
+
+def test_the_speedup_is_that_over_the_faster_original() -> None:
+    slow, fast, fused = (Times(ms, ms, ms) for ms in (6.0, 4.0, 2.0))
+    assert trial.Timing(slow, fused, fast, 5).speedup == 2
+    assert trial.Timing(fast, fused, slow, 5).speedup == 2
+    assert trial.Timing(slow, fused, None, 5).speedup == 3
+
+
+def test_try_a_sequence_has_one_memory_format(models: Path) -> None:
+    words = ["--shape", "4x33", "--device", "cpu", "--seconds", 0.1]
+    text = call("try", f"{models}:sequence", *words, "--json", "-")
+    assert json.loads(text)["time_ms"]["other"] is None
+    assert "original in channels" not in call("try", f"{models}:sequence", *words)
 
 
 def test_try_a_sequence_with_a_shape(models: Path) -> None:

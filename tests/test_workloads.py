@@ -33,6 +33,12 @@ def test_reference_problems_have_the_known_flops_and_bytes() -> None:
         assert workload(name).flops * 16 == whole.flops
 
 
+def test_the_single_layers_are_those_of_the_goals() -> None:
+    shapes = [workload(name).entries[0].problem for name in ("layer56", "layer14", "layer14@1")]
+    assert [p.output_shape for p in shapes] == [(8, 256, 56, 56), (8, 512, 14, 14), (1, 512, 14, 14)]
+    assert [p.in_channels for p in shapes] == [128, 512, 512]
+
+
 def test_mobilenet_v1_adds_up_to_its_569_million_multiply_adds() -> None:
     """Arxiv 1704.04861, table 4: 569 million in all; the first convolution and the classifier are no pairs."""
     assert pairs_of("mobilenet_v1") == 13
@@ -113,7 +119,9 @@ def test_batch_dtype_layout_and_precision_reach_every_problem() -> None:
 
 @pytest.mark.parametrize("text", ["mobilenet_v1/16", "mobilenet", "", "@2"])
 def test_an_unknown_name_lists_the_known_ones(text: str) -> None:
-    with pytest.raises(ArgumentValueError, match=f"`workload` is '{text}'.*A, B, A/16, B/16, mobilenet_v1.*conformer"):
+    with pytest.raises(
+        ArgumentValueError, match=f"`workload` is '{text}'.*A, B, A/16, B/16, layer56, layer14, mobilenet_v1.*conformer"
+    ):
         workload(text)
 
 

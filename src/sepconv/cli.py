@@ -237,7 +237,8 @@ def _notes(outcome: trial.Trial) -> Iterator[str]:
     yield f"errors: against float64, the largest of all outputs; weights, BatchNorm and input random, seed {seed}"
     yield "allowed: twice the original's error + 2 eps"
     if outcome.timing is not None:
-        yield "time: one forward pass, original and fused in turn, caches flushed before each"
+        yield f"fused is {outcome.timing.speedup:.2f} times as fast as the original in the faster memory format"
+        yield "time: one forward pass, all in turn, caches flushed before each"
     if outcome.memory is not None:
         yield f"memory: {outcome.memory[0].method}"
 
@@ -258,6 +259,9 @@ def _time_rows(outcome: trial.Trial) -> Iterator[tuple[str, ...]]:
         for name, field in ((f"time, median of {timing.rounds}", "median"), ("time, 20th percentile", "p20")):
             before, after = getattr(timing.original, field), getattr(timing.fused, field)
             yield name, f"{before:.2f} ms", f"{after:.2f} ms", f"{before / after:.2f} times as fast"
+        if timing.other is not None:
+            name, other = f"original in {trial.other_layout(outcome.request.layout)}", timing.other.median
+            yield name, f"{other:.2f} ms", "", f"fused: {other / timing.fused.median:.2f} times as fast"
 
 
 def _memory_rows(outcome: trial.Trial) -> Iterator[tuple[str, ...]]:

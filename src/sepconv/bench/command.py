@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from sepconv.arguments import canonical_precision
-from sepconv.bench import baselines, measure, report, roofline, timing, workloads
+from sepconv.bench import baselines, measure, pages, report, roofline, timing, workloads
 from sepconv.device import describe, resolve_precision
 from sepconv.errors import ArgumentValueError
 from sepconv.problem import CHANNELS_FIRST, CHANNELS_LAST, DTYPES
@@ -53,7 +54,15 @@ CsvOption = Annotated[
 ]
 JsonOption = Annotated[
     Path | None,
-    typer.Option("--json", metavar="FILE", help="Write the raw rows and the ceilings as JSON.", show_default=False),
+    typer.Option("--json", metavar="FILE", help="Write the raw rows as JSON.", show_default=False),
+]
+AllocatorOption = Annotated[
+    bool,
+    typer.Option(
+        "--default-allocator",
+        help=f"On the CPU: leave PyTorch's tensors in small pages. Without it they lie in huge pages ({pages.SWITCH}=1), which "
+        "makes the peers faster.",
+    ),
 ]
 SaveOption = Annotated[
     bool,
@@ -78,6 +87,7 @@ def bench(
     csv_file: CsvOption = None,
     json_file: JsonOption = None,
     save: SaveOption = False,
+    default_allocator: AllocatorOption = False,
 ) -> None:
     """Measure sepconv beside what PyTorch users have today.
 
@@ -93,12 +103,14 @@ def bench(
         old = _saved_rows(path) if save else []
     except ArgumentValueError as error:
         _refuse(str(error))
+    if request.device.type == "cpu":
+        request = replace(request, pages=_settle_pages(pages.SMALL if default_allocator else pages.HUGE))
     with torch.cuda.device(request.device) if request.device.type == "cuda" else contextlib.nullcontext():
-        rows, ceilings = _run(request)
+        rows = _run(request)
     if csv_file is not None:
         report.write_csv(rows, csv_file)
     if json_file is not None:
-        report.write_json(rows, ceilings, json_file)
+        report.write_json(rows, json_file)
     if save:
         report.write_csv(report.merged(old, rows), path)
     if not all(row.is_right for row in rows):
@@ -135,13 +147,23 @@ def parse(
     )
 
 
-def _run(request: measure.Request) -> tuple[list[report.Row], roofline.Ceilings]:
+def _settle_pages(wanted: str) -> str:
+    """Ask for these pages before PyTorch allocates anything; what came of it."""
+    pages.ask_for(wanted)
+    found = pages.found()
+    if not found.startswith(wanted):
+        typer.echo(f"note: PyTorch's tensors lie in {found or 'unknown'} pages; {wanted} ones were asked for", err=True)
+    return found
+
+
+def _run(request: measure.Request) -> list[report.Row]:
     """Measure and print; the tables go to the standard output, what was skipped and the progress to the other."""
     out = Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False)
     notes = Console(stderr=True, highlight=False)
-    timer = timing.Timer(request.device)
-    ceilings = roofline.measure(request.device, request.dtype, timer)
-    out.print(f"{describe(request.device)}, torch {torch.__version__}\n{ceilings}", soft_wrap=True, markup=False)
+    gauge = roofline.Gauge(request.device, request.dtype, timing.Timer(request.device))
+    memory = f", PyTorch's tensors in {request.pages} pages" if request.pages else ""
+    head = f"{describe(request.device)}, torch {torch.__version__}{memory}\n{gauge.sample()}"
+    out.print(head, soft_wrap=True, markup=False)
     rows: list[report.Row] = []
     told: set[str] = set()
     for workload in request.workloads:
@@ -151,7 +173,7 @@ def _run(request: measure.Request) -> tuple[list[report.Row], roofline.Ceilings]
             ) as progress:
                 task = progress.add_task(f"{workload.name} {number}/{len(workload.entries)}", total=request.rounds)
                 advance = partial(progress.advance, task)
-                found = measure.measure(request, workload, entry, ceilings, timer, advance)
+                found = measure.measure(request, workload, entry, gauge, advance)
             for note in (*(s for s in found.skipped if s not in told), *found.wrong):
                 notes.print(note, markup=False, soft_wrap=True)
             told.update(found.skipped)
@@ -160,7 +182,7 @@ def _run(request: measure.Request) -> tuple[list[report.Row], roofline.Ceilings]
     totals = report.total_table(rows)
     if totals is not None:
         out.print(totals)
-    return rows, ceilings
+    return rows
 
 
 def _check_files(csv_file: Path | None, json_file: Path | None) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,8 +15,8 @@ from sepconv.bench.baselines import Call, Provider, yardstick
 from sepconv.bench.budget import Errors, budget, errors
 from sepconv.bench.data import Case
 from sepconv.bench.report import Row
-from sepconv.bench.roofline import Ceilings
-from sepconv.bench.timing import Timer, Times
+from sepconv.bench.roofline import Ceilings, Gauge
+from sepconv.bench.timing import Times
 from sepconv.bench.workloads import Entry, Workload
 from sepconv.device import describe
 from sepconv.ops import problem_of
@@ -25,7 +25,7 @@ from sepconv.problem import Problem
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be measured; `ours` and `peers` are the providers."""
+    """What is to be measured; `ours` and `peers` are the providers, `pages` what `pages.found` says of PyTorch's tensors."""
 
     workloads: tuple[Workload, ...]
     device: torch.device
@@ -36,6 +36,7 @@ class Request:
     peers: tuple[Provider, ...]
     rounds: int
     seed: int
+    pages: str = ""
 
     @property
     def direction(self) -> str:
@@ -79,17 +80,23 @@ def measure(
     request: Request,
     workload: Workload,
     entry: Entry,
-    ceilings: Ceilings,
-    timer: Timer,
+    gauge: Gauge,
     after_round: Callable[[], None],
 ) -> Measured:
-    """One problem: all providers checked, the right ones timed, the result as rows."""
+    """One problem: all providers checked, the right ones timed, the ceilings too in each round, the result as rows."""
     case = data.make(entry.problem, request.device, seed=request.seed, training=request.training)
     context = torch.enable_grad() if request.training else torch.inference_mode()
     with context, peer_precision(entry.problem, request.device) as peer_float32:
         entrants, skipped = _check_all(request, case, peer_float32)
         calls = {e.provider.name: e.call for e in entrants if e.call is not None and e.check.is_right}
-        times = timer.in_turn(calls, request.rounds, after_round)
+        samples = [gauge.sample()]
+
+        def end_round() -> None:
+            samples.append(gauge.sample())
+            after_round()
+
+        times = gauge.timer.in_turn(calls, request.rounds, end_round)
+    ceilings = roofline.median(samples)
     rows = tuple(_row(request, workload, entry, case, ceilings, e, times) for e in entrants)
     wrong = [
         f"{e.provider.name} is WRONG: error {e.check.error:.2g} in the {e.check.place}, {e.check.budget:.2g} allowed"
@@ -183,6 +190,7 @@ def _row(
         dtype=str(problem.dtype).removeprefix("torch."),
         layout=problem.layout,
         direction=request.direction,
+        pages=request.pages,
         provider=provider.name,
         plan=_plan(case) if provider is request.ours and entrant.call else "",
         ms=time.median if time else None,
@@ -190,6 +198,7 @@ def _row(
         ms_p80=time.p80 if time else None,
         bytes=traffic,
         flops=flops,
+        **asdict(ceilings),
         floor_ms=floor,
         efficiency=floor / time.median if time else None,
         error=entrant.check.error,

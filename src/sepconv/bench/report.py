@@ -19,7 +19,6 @@ from rich.table import Table
 from rich.text import Text
 
 import sepconv
-from sepconv.bench.roofline import Ceilings
 from sepconv.device import describe
 
 
@@ -27,9 +26,10 @@ from sepconv.device import describe
 class Row:
     """One provider on one problem.
 
-    Times in milliseconds, None where the result was wrong. `count` is how often the model has this problem.
-    `efficiency` is the floor over the time. `error` is the one that is closest to its budget, or furthest past it.
-    `ratio_to_best_peer`, in our rows only, is our time over that of the fastest peer.
+    Times in milliseconds, None where the result was wrong. `count` is how often the model has this problem. `pages` says in
+    what memory PyTorch's tensors lie on the CPU. `copy`, `arithmetic` and so on are the ceilings of the same rounds, `floor_ms`
+    is what they set under the time, `efficiency` the floor over the time. `error` is the one that is closest to its budget, or
+    furthest past it. `ratio_to_best_peer`, in our rows only, is our time over that of the fastest peer.
     """
 
     workload: str
@@ -39,6 +39,7 @@ class Row:
     dtype: str
     layout: str
     direction: str
+    pages: str
     provider: str
     plan: str
     ms: float | None
@@ -46,6 +47,10 @@ class Row:
     ms_p80: float | None
     bytes: int
     flops: int
+    copy: float
+    arithmetic: float
+    arithmetic_name: str
+    products: bool
     floor_ms: float
     efficiency: float | None
     error: float
@@ -61,12 +66,13 @@ class Row:
     @property
     def key(self) -> tuple[str, ...]:
         """What a row is about: two rows with one key are two measurements of one thing."""
-        return (self.workload, self.problem, self.direction, self.provider)
+        return (self.workload, self.problem, self.direction, self.device, self.pages, self.provider)
 
 
 FIELDS = tuple(field.name for field in fields(Row))
-_INTEGERS = ("count", "bytes", "flops")
-_WORDS = ("workload", "problem", "device", "dtype", "layout", "direction", "provider", "plan", "versions")
+_INTEGERS = tuple(field.name for field in fields(Row) if field.type is int)
+_WORDS = tuple(field.name for field in fields(Row) if field.type is str)
+_FLAGS = tuple(field.name for field in fields(Row) if field.type is bool)
 
 
 # --- for machines
@@ -94,16 +100,16 @@ def read_csv(path: Path) -> list[Row]:
         return [_row(values) for values in csv.DictReader(lines)]
 
 
-def write_json(rows: Iterable[Row], ceilings: Ceilings, path: Path) -> None:
-    """The rows and the ceilings of their run as JSON; infinite errors, which JSON has no number for, are "inf"."""
-    found = {"ceilings": asdict(ceilings), "rows": [_finite(asdict(row)) for row in rows]}
+def write_json(rows: Iterable[Row], path: Path) -> None:
+    """The rows as JSON; infinite errors, which JSON has no number for, are "inf"."""
+    found = {"rows": [_finite(asdict(row)) for row in rows]}
     write_at_once(path, json.dumps(found, indent=1, allow_nan=False) + "\n")
 
 
-def read_json(path: Path) -> tuple[list[Row], Ceilings]:
-    """The rows and the ceilings of a file that `write_json` wrote."""
+def read_json(path: Path) -> list[Row]:
+    """The rows of a file that `write_json` wrote."""
     found = json.loads(path.read_text(encoding="utf-8"))
-    return [_row(values) for values in found["rows"]], Ceilings(**found["ceilings"])
+    return [_row(values) for values in found["rows"]]
 
 
 def merged(old: Iterable[Row], new: Iterable[Row]) -> list[Row]:
@@ -134,6 +140,8 @@ def _value(name: str, value: Any) -> Any:
         return value
     if value is None or value == "":
         return None
+    if name in _FLAGS:
+        return value in (True, "True")
     return int(value) if name in _INTEGERS else float(value)
 
 

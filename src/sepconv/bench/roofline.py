@@ -1,17 +1,22 @@
-"""The ceilings of the device, measured in the same run, and the floor that they set under a problem's time."""
+"""The ceilings of the device, measured in the same rounds as the calls, and the floor that they set under a problem's time."""
 
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
-from sepconv.bench.timing import Timer
+from sepconv.backends import probe
+from sepconv.bench.timing import WARM_UPS, Timer
+from sepconv.device import describe
+from sepconv.errors import CompilerError, StoreError
 from sepconv.problem import Problem
 
 # Products in units of one bfloat16 product: 'high' takes three, full float32 six; TF32 runs at half the rate.
 PRODUCTS = {"ieee": 6, "high": 3, "tf32": 2}
 _COPY_BYTES = {"cpu": 2**27, "cuda": 2**31}
-_SIDE = {"cpu": 1536, "cuda": 8192}
-_ROUNDS = 7
+_SIDE = {"cpu": 1024, "cuda": 8192}
+_PROBE_ROUNDS = 500_000  # one or two milliseconds
 
 
 @dataclass(frozen=True)
@@ -32,16 +37,48 @@ class Ceilings:
         return f"copy: {self.copy / 1e9:.1f} GB/s; arithmetic: {self.arithmetic_name}, {rate}"
 
 
-def measure(device: torch.device, dtype: torch.dtype, timer: Timer) -> Ceilings:
-    """The ceilings of this device for problems of this dtype."""
-    copy = _copy_rate(device, timer)
-    if device.type == "cuda" and dtype is not torch.float64:
-        return Ceilings(copy, _product_rate(device, torch.bfloat16, timer), "bfloat16 matrix product", products=True)
-    if device.type == "cuda":
-        return Ceilings(copy, _product_rate(device, dtype, timer), "float64 matrix product")
-    unit = dtype if dtype is torch.float64 else torch.float32
-    name = f"{str(unit).removeprefix('torch.')} matrix product, a stand-in for FMA"
-    return Ceilings(copy, _product_rate(device, unit, timer), name)
+class Gauge:
+    """Measures the ceilings for problems of one dtype on one device, again and again: the clocks of a shared machine drift."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype, timer: Timer) -> None:
+        self.timer = timer
+        source = torch.ones(_COPY_BYTES[device.type], dtype=torch.int8, device=device).view(torch.float32)
+        self._source, self._target = source, torch.zeros_like(source)
+        self._products = device.type == "cuda" and dtype is not torch.float64
+        self._name, self._arithmetic = self._unit(device, dtype)
+        for _ in range(WARM_UPS):
+            self.sample()
+
+    def sample(self) -> Ceilings:
+        """The ceilings at this moment."""
+        copied = self.timer.once(lambda: self._target.copy_(self._source))
+        return Ceilings(2e3 * self._source.nbytes / copied, self._arithmetic(), self._name, self._products)
+
+    def _unit(self, device: torch.device, dtype: torch.dtype) -> tuple[str, Callable[[], float]]:
+        """What stands for the arithmetic units, and what measures its FLOP/s."""
+        if device.type == "cuda" or dtype is torch.float64:
+            unit = torch.bfloat16 if self._products else dtype
+            return f"{str(unit).removeprefix('torch.')} matrix product", self._product(device, unit)
+        isa = describe(device).isa
+        try:
+            probe.multiply_add_rate(isa, 1)
+        except (CompilerError, StoreError):
+            name = "float32 matrix product, a stand-in for FMA, which no compiler is here to measure"
+            return name, self._product(device, torch.float32)
+        return f"float32 FMA in registers ({isa})", lambda: probe.multiply_add_rate(isa, _PROBE_ROUNDS)
+
+    def _product(self, device: torch.device, dtype: torch.dtype) -> Callable[[], float]:
+        side = _SIDE[device.type] // (2 if dtype is torch.float64 else 1)
+        a, b = (torch.randn(side, side, device=device, dtype=dtype) for _ in "ab")
+        return lambda: 2e3 * side**3 / self.timer.once(lambda: a @ b)
+
+
+def median(samples: Sequence[Ceilings]) -> Ceilings:
+    """The samples of one gauge as one: the median of each rate."""
+    copy, arithmetic = (
+        statistics.median(rates) for rates in zip(*((s.copy, s.arithmetic) for s in samples), strict=True)
+    )
+    return replace(samples[0], copy=copy, arithmetic=arithmetic)
 
 
 def floor_ms(traffic: int, flops: int, precision: str, dtype: torch.dtype, ceilings: Ceilings) -> float:
@@ -56,17 +93,3 @@ def work(problem: Problem, *, training: bool) -> tuple[int, int]:
         return problem.bytes, problem.flops
     backward = replace(problem, direction="backward")
     return problem.bytes + backward.bytes, problem.flops + backward.flops
-
-
-def _copy_rate(device: torch.device, timer: Timer) -> float:
-    source = torch.ones(_COPY_BYTES[device.type], dtype=torch.int8, device=device).view(torch.float32)
-    target = torch.zeros_like(source)
-    times = timer.in_turn({"copy": lambda: target.copy_(source)}, _ROUNDS)
-    return 2e3 * source.nbytes / times["copy"].median
-
-
-def _product_rate(device: torch.device, dtype: torch.dtype, timer: Timer) -> float:
-    side = _SIDE[device.type] // (2 if dtype is torch.float64 else 1)
-    a, b = (torch.randn(side, side, device=device, dtype=dtype) for _ in "ab")
-    times = timer.in_turn({"product": lambda: a @ b}, _ROUNDS)
-    return 2e3 * side**3 / times["product"].median

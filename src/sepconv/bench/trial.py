@@ -21,7 +21,7 @@ from sepconv.bench.timing import WARM_UPS, Timer, Times, summary
 from sepconv.device import describe, in_full_float32
 from sepconv.errors import ArgumentTypeError, ArgumentValueError
 from sepconv.fuse import fuse
-from sepconv.problem import CHANNELS_LAST
+from sepconv.problem import CHANNELS_FIRST, CHANNELS_LAST
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 DEVICES = ("cpu", "cuda")
@@ -84,11 +84,20 @@ class Check:
 
 @dataclass(frozen=True)
 class Timing:
-    """Times of one forward pass of both models, which took turns for so many rounds."""
+    """Times of one forward pass of each model, which took turns for so many rounds.
+
+    `other` is the original in the memory format that was not asked for; None where PyTorch has no other one (1-D).
+    """
 
     original: Times
     fused: Times
+    other: Times | None
     rounds: int
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast the fused model is as the original in the faster of its memory formats, by medians."""
+        return min(t.median for t in (self.original, self.other) if t is not None) / self.fused.median
 
 
 @dataclass(frozen=True)
@@ -121,6 +130,7 @@ class Trial:
             "report": self.report.as_dict(),
             "checks": [_check_dict(check) for check in self.checks],
             "time_ms": None if self.timing is None else dataclasses.asdict(self.timing),
+            "speedup": None if self.timing is None else self.timing.speedup,
             "memory": None if self.memory is None else _memory_dict(*self.memory),
             "ok": self.ok,
         }
@@ -164,7 +174,7 @@ def run(loaded: Loaded, request: Request, tell: Tell = _say_nothing) -> Trial:
         if request.check_only or any(check.problem for check in checks):
             return outcome
         calls = (lambda: original(*inputs), lambda: fused(*inputs))
-        timing = _timed(*calls, request, tell)
+        timing = _timed(*calls, _in_other_layout(original, inputs, request), request, tell)
         tell("measuring memory", 0)
         memory = (peak_growth(calls[0], request.device), peak_growth(calls[1], request.device))
     return Trial(outcome.source, request, outcome.shapes, report, checks, timing, memory)
@@ -175,11 +185,26 @@ def run(loaded: Loaded, request: Request, tell: Tell = _say_nothing) -> Trial:
 
 def _placed(model: nn.Module, request: Request) -> nn.Module:
     model = model.eval().to(request.device, request.dtype)
-    if request.layout == CHANNELS_LAST:
-        for parameter in model.parameters():
-            if parameter.dim() - 2 in _MEMORY_FORMATS:
-                parameter.data = parameter.data.contiguous(memory_format=_MEMORY_FORMATS[parameter.dim() - 2])
+    for parameter in model.parameters():
+        last = _MEMORY_FORMATS.get(parameter.dim() - 2)
+        if last is not None:
+            wanted = last if request.layout == CHANNELS_LAST else torch.contiguous_format
+            parameter.data = parameter.data.contiguous(memory_format=wanted)
     return model
+
+
+def _in_other_layout(original: nn.Module, inputs: tuple[Tensor, ...], request: Request) -> Callable[[], object] | None:
+    """A call of a copy of the original in the memory format that was not asked for, or None where there is no other."""
+    if not any(t.is_floating_point() and t.dim() - 2 in _MEMORY_FORMATS for t in inputs):
+        return None
+    asked = dataclasses.replace(request, layout=other_layout(request.layout))
+    model, placed = _placed(copy.deepcopy(original), asked), tuple(_placed_input(t, asked) for t in inputs)
+    return lambda: model(*placed)
+
+
+def other_layout(layout: str) -> str:
+    """channels_last for channels_first, and the other way round."""
+    return CHANNELS_FIRST if layout == CHANNELS_LAST else CHANNELS_LAST
 
 
 def _inputs(loaded: Loaded, request: Request) -> tuple[Tensor, ...]:
@@ -325,22 +350,29 @@ def _worst(outputs: list[Tensor], right: list[Tensor]) -> Errors:
 # --- time
 
 
-def _timed(original: Callable[[], object], fused: Callable[[], object], request: Request, tell: Tell) -> Timing:
-    """Times of two calls that take turns, so that a drift of the machine meets both, caches flushed before each.
+def _timed(
+    original: Callable[[], object],
+    fused: Callable[[], object],
+    other: Callable[[], object] | None,
+    request: Request,
+    tell: Tell,
+) -> Timing:
+    """Times of calls that take turns, so that a drift of the machine meets all of them, caches flushed before each.
 
     At least 5 and at most 200 rounds, within `request.seconds` where that allows it, after a warm-up.
     """
     timer = Timer(request.device)
+    calls = [call for call in (original, fused, other) if call is not None]
     for _ in range(WARM_UPS):
-        original()
-        fused()
-    rounds: list[tuple[float, float]] = []
+        for call in calls:
+            call()
+    rounds: list[list[float]] = []
     start = time.perf_counter()
     while len(rounds) < _MOST_ROUNDS:
         spent = time.perf_counter() - start
         if len(rounds) >= _LEAST_ROUNDS and spent > request.seconds:
             break
         tell("timing", min(1.0, max(spent / request.seconds, len(rounds) / _MOST_ROUNDS)))
-        rounds.append((timer.once(original), timer.once(fused)))
-    first, second = zip(*rounds, strict=True)
-    return Timing(summary(list(first)), summary(list(second)), len(rounds))
+        rounds.append([timer.once(call) for call in calls])
+    times = [summary(list(of_one)) for of_one in zip(*rounds, strict=True)]
+    return Timing(times[0], times[1], times[2] if other else None, len(rounds))

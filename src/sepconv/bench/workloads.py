@@ -4,6 +4,8 @@ A workload is asked for by its name, with an optional batch behind an @: `mobile
 
 - `A`: KernelBench level1/86, x (16, 64, 512, 512), 3x3, 64 -> 128. `B`: PopcornBench level2/popcorn/7,
   x (32, 256, 4096), 9 taps, 256 -> 512. `A/16` and `B/16` are the same with a sixteenth of the batch.
+- `layer56`, `layer14`: two middle layers of such networks by themselves, x (8, 128, 56, 56), 128 -> 256, and
+  (8, 512, 14, 14), 512 -> 512, both 3x3; `layer14@1` is the small one.
 - `mobilenet_v1`: Howard et al. 2017, arXiv:1704.04861, table 1, at 224x224. BatchNorm and ReLU after each step. (The
   table gives the last depthwise layer stride 2 by a slip: its input and output are both 7x7.)
 - `mobilenet_v2`: Sandler et al. 2018, arXiv:1801.04381, tables 1 and 2, at 224x224. ReLU6 after the depthwise step,
@@ -161,6 +163,8 @@ WORKLOADS: dict[str, tuple[Entry, ...]] = {
     "B": (Entry(_B),),
     "A/16": (Entry(replace(_A, batch=1)),),
     "B/16": (Entry(replace(_B, batch=2)),),
+    "layer56": (Entry(_pair(128, (56, 56), 3, 256, batch=8)),),
+    "layer14": (Entry(_pair(512, (14, 14), 3, 512, batch=8)),),
     "mobilenet_v1": _mobilenet_v1(),
     "mobilenet_v2": _mobilenet_v2(),
     "xception": _xception(),

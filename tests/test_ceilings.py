@@ -1,0 +1,79 @@
+"""What the device can do, as the benchmark measures it; and the pages that PyTorch's tensors lie in."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from sepconv.backends import probe
+from sepconv.bench import pages, roofline, timing
+from sepconv.device import describe
+from sepconv.errors import CompilerError
+from sepconv.tuning.model import LANES
+
+CPU = torch.device("cpu")
+TRANSPARENT = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"), [(torch.float64, "float64 matrix product"), (torch.bfloat16, "float32 FMA in registers")]
+)
+def test_ceilings_are_measured_and_named(dtype: torch.dtype, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(roofline._COPY_BYTES, "cpu", 2**20)
+    found = roofline.Gauge(CPU, dtype, timing.Timer(CPU)).sample()
+    assert found.copy > 1e8
+    assert found.arithmetic > 1e9
+    assert name in str(found)
+
+
+def test_without_a_compiler_a_matrix_product_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> float:
+        raise CompilerError("`PATH` has no C++ compiler")
+
+    monkeypatch.setattr(probe, "multiply_add_rate", none)
+    found = roofline.Gauge(CPU, torch.float32, timing.Timer(CPU)).sample()
+    assert found.arithmetic > 1e9
+    assert "float32 matrix product, a stand-in for FMA" in str(found)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_probe_counts_every_thread_and_every_round(count: int) -> None:
+    before, rounds, isa = torch.get_num_threads(), 1_000_000, describe(CPU).isa
+    torch.set_num_threads(count)
+    try:
+        probe.multiply_add_rate(isa, 1)
+        start = time.perf_counter()
+        rate = probe.multiply_add_rate(isa, rounds)
+        took = time.perf_counter() - start
+    finally:
+        torch.set_num_threads(before)
+    assert 0.3 * took < 2 * 12 * LANES[isa] * rounds * count / rate <= took
+
+
+_IN_A_NEW_PROCESS = """
+import sys
+import time
+from sepconv.bench import pages
+pages.ask_for(sys.argv[1])
+print(pages.found())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages are told on Linux only")
+@pytest.mark.parametrize("kept", [False, True])
+def test_pages_are_told_by_what_is_seen(kept: bool) -> None:
+    keeping = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)} if kept else {}
+    for wanted in (pages.HUGE, pages.SMALL):
+        words = [sys.executable, "-c", _IN_A_NEW_PROCESS, wanted]
+        found = subprocess.run(
+            words, capture_output=True, text=True, check=True, env=os.environ | keeping
+        ).stdout.strip()
+        assert found.endswith(pages.KEPT) == kept
+        if wanted == pages.SMALL and "[always]" not in TRANSPARENT.read_text():
+            assert found.startswith(pages.SMALL)
+        if wanted == pages.HUGE and "[never]" not in TRANSPARENT.read_text():
+            assert found.startswith(pages.HUGE)
