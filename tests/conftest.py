@@ -13,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from sepconv.jit import cxx, store
+from sepconv.tuning import records
 
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
@@ -52,6 +53,12 @@ def deterministic_cudnn() -> Iterator[None]:
     torch.backends.cudnn.deterministic = True
     yield
     torch.backends.cudnn.deterministic = before
+
+
+@pytest.fixture(autouse=True)
+def no_records(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What was measured on this machine decides nothing in a test."""
+    monkeypatch.setattr(records, "folder", lambda: tmp_path_factory.getbasetemp() / "no-records")
 
 
 @pytest.fixture

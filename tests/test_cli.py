@@ -104,7 +104,7 @@ def assert_narrow(text: str) -> None:
 
 def test_help_lists_the_commands() -> None:
     text = call("--help")
-    assert all(name in text for name in ("doctor", "explain", "try", "bench"))
+    assert all(name in text for name in ("doctor", "explain", "try", "bench", "tune"))
     assert call("--version").strip() == sepconv.__version__
 
 
@@ -231,7 +231,8 @@ def test_explain_allocates_nothing_and_fits_80_columns() -> None:
         "cpu",
     )
     assert "(4096, 4096, 4096x4096) -> 4096" in text
-    assert "eager" in text
+    assert "backend   cpu (chosen by default)" in text
+    assert "output pixels" in text
     assert_narrow(text)
 
 
@@ -242,6 +243,7 @@ def test_explain_equals_the_function() -> None:
     assert facts["problem"]["output_shape"] == [1, 16, 6, 12]
     assert facts["problem"]["epilogue"]["residual"]
     assert facts["problem"]["epilogue"]["pointwise_bias"]
+    assert {"config", "config_source"} <= facts.keys()
     x, depthwise, pointwise = torch.zeros(1, 8, 12, 12), torch.zeros(8, 1, 3, 3), torch.zeros(16, 8, 1, 1)
     text = sepconv.explain(x, depthwise, pointwise, stride=(2, 1), padding=1)
     assert call(*EXPLAIN, "--stride", "2x1", "--padding", 1, "--device", "cpu").split() == text.split()
@@ -303,6 +305,10 @@ def test_explain_refuses_a_wrong_call(option: str, value: str, words: str) -> No
     text = call(*EXPLAIN, option, value, code=2)
     assert words in text
     assert "Traceback" not in text
+
+
+def test_explain_needs_the_sizes() -> None:
+    assert "`--out` is missing; expected `--in`, `--out` and `--size`" in call("explain", "--in", 8, code=2)
 
 
 def test_a_device_that_is_not_here() -> None:

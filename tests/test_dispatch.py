@@ -1,5 +1,6 @@
 """Which backend runs: the order, the reasons, the setting that forces one, and captures of CUDA graphs."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ import sepconv
 from sepconv import backends, dispatch, ops
 from sepconv.backends.eager import EagerBackend
 from sepconv.device import describe
-from sepconv.errors import UnsupportedError, WarmUpError
+from sepconv.errors import BackendWarning, UnsupportedError, WarmUpError
 from sepconv.problem import Activation, Epilogue, Problem
 
 CASE = Case("call", 2, 3, 4, (6, 5), (3, 3), padding=1)
@@ -25,9 +26,14 @@ class Fake(EagerBackend):
     """A backend that counts its calls and says what it is told to say."""
 
     def __init__(
-        self, name: str, unavailable: tuple[str, ...] = (), reasons: tuple[str, ...] = (), ready: bool = True
+        self,
+        name: str,
+        unavailable: tuple[str, ...] = (),
+        reasons: tuple[str, ...] = (),
+        ready: bool = True,
+        kind: str | None = None,
     ) -> None:
-        self.name = name
+        self.name, self.kind = name, kind
         self.answers, self.why, self.ready = list(unavailable), list(reasons), ready
         self.calls: list[str] = []
         self.problems: list[Problem] = []
@@ -106,6 +112,24 @@ def test_where_none_can_the_error_has_every_reason(install: Install) -> None:
         assert word in str(caught.value)
     with pytest.raises(UnsupportedError):
         sepconv.explain(*tensors_of(CASE)[:3], padding=1)
+
+
+def test_what_is_missed_on_a_device_is_told_once(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only of the backends that are made for the device, and only where another one takes their place."""
+    monkeypatch.setattr(dispatch, "_warnings", itertools.count())
+    away = Fake("away", unavailable=("no such device",), kind="cuda")
+    broken, last = Fake("broken", unavailable=("no compiler", "no luck"), kind="cpu"), Fake("last")
+    install(away, last)
+    separable(tensors_of(CASE), CASE)
+    install(away, broken)
+    with pytest.raises(UnsupportedError):
+        separable(tensors_of(CASE), CASE)
+    install(away, broken, last)
+    with pytest.warns(BackendWarning, match="no compiler") as caught:
+        assert "last (chosen by default)" in sepconv.explain(*tensors_of(CASE)[:3], padding=1)
+    assert len(caught) == 1
+    separable(tensors_of(replace(CASE, N=3)), replace(CASE, N=3))
+    assert last.calls == ["forward"] * 2
 
 
 def test_a_backend_may_be_forced(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,5 +17,5 @@ def test_the_readme_shows_code() -> None:
 def test_a_block_of_the_readme_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(block, "README.md", "exec"), {})
     printed = capsys.readouterr().out
-    assert ("backend   " in printed) == ("explain" in block)
+    assert ("backend   cpu" in printed) == ("explain" in block)
     assert ("1 of 1 pairs fused" in printed) == ("print(report)" in block)

@@ -36,6 +36,7 @@ ORDER = (
     "folding",
     "fuse",
     "__init__",
+    "words",
     "console",
     "doctor",
     "bench",

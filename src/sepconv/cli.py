@@ -1,12 +1,11 @@
-"""The command line: doctor, explain, try and bench.
+"""The command line: doctor, explain, try, bench and tune.
 
-Exit codes: 0, 1 for a failed check, 2 for a wrong call. Results go to standard output, errors and progress to standard
-error.
+Exit codes: 0, 1 for a failed check, 2 for a wrong call, 130 for an interrupted `tune`. Results go to standard output, errors
+and progress to standard error.
 """
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec
@@ -16,19 +15,17 @@ import typer
 from rich.table import Table
 
 from sepconv import __version__, dispatch
-from sepconv.arguments import ActivationLike
 from sepconv.bench import trial
 from sepconv.bench.command import bench
 from sepconv.bench.loading import EXPECTED, load
+from sepconv.bench.tune import tune_command
 from sepconv.console import print_json, print_rows, print_section, print_table, print_wrapped, progress
-from sepconv.device import usable
 from sepconv.doctor import examine
 from sepconv.errors import ArgumentValueError, SepconvError
-from sepconv.functional import problem_and_device
-from sepconv.problem import CHANNELS_FIRST, CHANNELS_LAST, DTYPES, Operands, Problem, dense_strides
+from sepconv.problem import CHANNELS_FIRST, Problem
+from sepconv.words import LAYOUTS, Asked, asking, device_of, numbers, one_of
 
 P = ParamSpec("P")
-LAYOUTS = (CHANNELS_FIRST, CHANNELS_LAST)
 app = typer.Typer(
     name="sepconv",
     help="Depthwise-separable convolutions for PyTorch as one operation.",
@@ -132,66 +129,14 @@ def _setting_text(setting: dict[str, Any]) -> str:
 
 @app.command()
 @_refusing
-def explain(
-    in_channels: Annotated[int, typer.Option("--in", min=1, help="Input channels.")],
-    out_channels: Annotated[int, typer.Option("--out", min=1, help="Output channels.")],
-    size: Annotated[str, typer.Option(help="Input size, as 512x512; one number stands for every axis.")],
-    rank: Annotated[int, typer.Option(min=1, max=3, help="Spatial axes.")] = 2,
-    kernel: Annotated[str, typer.Option(help="Kernel size, as 3 or 3x5.")] = "3",
-    batch: Annotated[int, typer.Option(min=0, help="Batch size.")] = 1,
-    stride: Annotated[str, typer.Option(help="Stride, as 2 or 2x1.")] = "1",
-    padding: Annotated[str, typer.Option(help="Padding, as 1 or 1x2, or same, or valid.")] = "0",
-    dilation: Annotated[str, typer.Option(help="Dilation, as 2 or 2x1.")] = "1",
-    depth_multiplier: Annotated[int, typer.Option(min=1, help="Depthwise outputs for each input channel.")] = 1,
-    dtype: Annotated[str, typer.Option(help="float64, float32, float16 or bfloat16.")] = "float32",
-    layout: Annotated[str, typer.Option(help="channels_first or channels_last.")] = CHANNELS_FIRST,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; by default the fastest here.")] = None,
-    precision: Annotated[str | None, typer.Option(help="For float32 on CUDA: ieee, high or tf32.")] = None,
-    depthwise_activation: Annotated[str | None, typer.Option(help="A name, as relu or leaky_relu:0.1.")] = None,
-    pointwise_activation: Annotated[str | None, typer.Option(help="A name, as relu or gelu:tanh.")] = None,
-    bias: Annotated[bool, typer.Option("--bias", help="Give both steps a bias.")] = False,
-    residual: Annotated[bool, typer.Option("--residual", help="Add a residual last.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+@asking
+def explain(asked: Asked, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Show which backend would run a convolution, with what, and why; nothing is allocated or computed."""
-    shape = (batch, in_channels, *_every_axis("--size", size, rank))
-    middle = in_channels * depth_multiplier
-    strides = dense_strides(shape, _one_of("--layout", layout, {name: name for name in LAYOUTS}))
-    like = _one_of("--dtype", dtype, {str(d).removeprefix("torch."): d for d in DTYPES})
-    operands = Operands(
-        _meta(shape, like, strides),
-        _meta((middle, 1, *_every_axis("--kernel", kernel, rank)), like),
-        _meta((out_channels, middle, *[1] * rank), like),
-        _meta((middle,), like) if bias else None,
-        _meta((out_channels,), like) if bias else None,
-    )
-    words = (
-        _every_axis("--stride", stride, rank),
-        padding if padding.isalpha() else _every_axis("--padding", padding, rank),
-        _every_axis("--dilation", dilation, rank),
-        _activation(depthwise_activation),
-        _activation(pointwise_activation),
-        precision,
-    )
-    where = _device(device)
-    problem, described = problem_and_device(operands, words, where)
-    if residual:
-        operands = operands._replace(residual=_meta(problem.output_shape, like))
-        problem, described = problem_and_device(operands, words, where)
+    problem, device = asked.problem_and_device()
     if as_json:
-        print_json(_plan_facts(dispatch.plan(problem, described)))
+        print_json(_plan_facts(dispatch.plan(problem, device)))
     else:
-        print_wrapped(dispatch.explain(problem, described), 10)
-
-
-def _meta(shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...] | None = None) -> torch.Tensor:
-    """A tensor without memory."""
-    if math.prod(shape) * dtype.itemsize >= 2**63:
-        raise ArgumentValueError(
-            f"`--size`, `--batch` and the channels ask for a tensor of shape {shape}; expected one whose bytes PyTorch "
-            "can count, fewer than 2**63."
-        )
-    return torch.empty_strided(shape, strides or dense_strides(shape, CHANNELS_FIRST), dtype=dtype, device="meta")
+        print_wrapped(dispatch.explain(problem, device), 10)
 
 
 def _plan_facts(plan: dispatch.Plan) -> dict[str, Any]:
@@ -202,6 +147,7 @@ def _plan_facts(plan: dispatch.Plan) -> dict[str, Any]:
         "backend": plan.backend.name,
         "source": plan.source,
         "config": None if plan.config is None else str(plan.config),
+        "config_source": plan.config_source,
         "rejected": {name: list(reasons) for name, reasons in plan.rejected},
     }
 
@@ -234,12 +180,12 @@ def try_model(
 ) -> None:
     """Fuse a model and show what changed: errors against float64, time and memory. Exit code 1: the result is wrong."""
     request = trial.Request(
-        device=_device(device),
-        dtype=_one_of("--dtype", dtype, trial.DTYPES),
-        layout=_one_of("--layout", layout, {n: n for n in LAYOUTS}),
+        device=device_of(device),
+        dtype=one_of("--dtype", dtype, trial.DTYPES),
+        layout=one_of("--layout", layout, LAYOUTS),
         batch=batch,
-        size=None if size is None else _numbers("--size", size),
-        shape=None if shape is None else _numbers("--shape", shape),
+        size=None if size is None else numbers("--size", size),
+        shape=None if shape is None else numbers("--shape", shape),
         seconds=seconds,
         seed=seed,
         check_only=check_only,
@@ -328,49 +274,4 @@ def _memory_rows(outcome: trial.Trial) -> Iterator[tuple[str, ...]]:
 
 
 app.command()(_refusing(bench))
-
-
-# --- words of the command line
-
-
-def _numbers(option: str, text: str) -> tuple[int, ...]:
-    """The whole numbers of a text such as 512x512."""
-    parts = text.lower().split("x")
-    if all(part.isdecimal() for part in parts):
-        return tuple(int(part) for part in parts)
-    raise ArgumentValueError(f"`{option}` is {text!r}; expected whole numbers with x between, as 3 or 3x5.")
-
-
-def _every_axis(option: str, text: str, rank: int) -> tuple[int, ...]:
-    """One number for each spatial axis; a single one stands for all."""
-    numbers = _numbers(option, text)
-    if len(numbers) == 1:
-        return numbers * rank
-    if len(numbers) != rank:
-        raise ArgumentValueError(
-            f"`{option}` is {text!r}, with {len(numbers)} numbers; expected 1 or {rank}, as `--rank` is {rank}."
-        )
-    return numbers
-
-
-def _one_of(option: str, text: str, known: dict[str, Any]) -> Any:
-    if text in known:
-        return known[text]
-    raise ArgumentValueError(f"`{option}` is {text!r}; expected one of {', '.join(known)}.")
-
-
-def _activation(text: str | None) -> ActivationLike:
-    """A name, or a pair of name and value out of name:value."""
-    if text is None or ":" not in text:
-        return text
-    name, value = text.split(":", 1)
-    try:
-        return name, float(value)
-    except ValueError:
-        return name, value
-
-
-def _device(text: str | None) -> torch.device:
-    if text is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return usable(text)
+app.command("tune")(_refusing(tune_command))

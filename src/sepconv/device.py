@@ -1,5 +1,6 @@
 """What the machine is: a device as a frozen record, and PyTorch's own switch for float32 on it."""
 
+import ctypes
 import os
 import platform
 import threading
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 
 from sepconv import settings
-from sepconv.errors import value_error
+from sepconv.errors import SettingError, value_error
 
 T = TypeVar("T")
 
@@ -22,7 +23,7 @@ class Device:
 
     `kind` is PyTorch's device type ('cpu', 'cuda', ...), `name` is the maker's, `capability` the CUDA compute capability,
     `units` the number of SMs or of CPU threads that PyTorch uses, `memory` bytes in all (0 where unknown), `isa` the
-    instructions that kernels for this CPU may use ('avx512', 'avx2' or 'generic'), `cache` the bytes of the second-level
+    instructions that kernels for this CPU may use (one of settings.ISAS), `cache` the bytes of the second-level
     cache of one core.
     """
 
@@ -62,13 +63,14 @@ def _describe(device: torch.device) -> Device:
 
 @lru_cache(maxsize=64)
 def _describe_cpu(threads: int, isa: str | None) -> Device:
-    found = _ISAS.get(torch.backends.cpu.get_cpu_capability(), "generic")
+    found = _found_isa()
+    if isa is not None and settings.ISAS.index(isa) < settings.ISAS.index(found):
+        raise SettingError(
+            f"`{settings.ISA.name}` is {isa!r}; expected {found!r}, which is what this CPU has, or less. Unset it to get that."
+        )
     return Device(
         "cpu", _cpu_name(), units=threads, memory=_host_memory(), isa=isa or found, cache=_second_level_cache()
     )
-
-
-_ISAS = {"AVX512": "avx512", "AVX2": "avx2"}  # PyTorch's words and ours
 
 
 def usable(device: torch.device | str) -> torch.device:
@@ -160,3 +162,44 @@ def _second_level_cache() -> int:
         return int(size.rstrip("KM")) << {"K": 10, "M": 20}.get(size[-1:], 0)
     except (OSError, ValueError):
         return 1 << 20
+
+
+# What the kernel's flags for an instruction set ask of the CPU, in the words of /proc/cpuinfo; the first that fits is taken.
+_AVX2 = {"avx2", "fma", "f16c"}
+_AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
+_NEEDS = {
+    "amx": _AVX512 | {"avx512_bf16", "amx_tile", "amx_bf16"},
+    "avx512_bf16": _AVX512 | {"avx512_bf16"},
+    "avx512": _AVX512,
+    "avx2": _AVX2,
+}
+
+
+@lru_cache(maxsize=1)
+def _found_isa() -> str:
+    """The best of settings.ISAS that this CPU has and the system lets us use."""
+    flags = _cpu_flags()
+    for isa, needs in _NEEDS.items():
+        if needs <= flags and (isa != "amx" or _may_use_matrices()):
+            return isa
+    return "generic"
+
+
+def _cpu_flags() -> set[str]:
+    """The instruction sets of an x86 CPU in the words of Linux; by PyTorch's word for them where the system does not tell."""
+    try:
+        with open("/proc/cpuinfo") as lines:
+            found = next((line for line in lines if line.startswith("flags")), "")
+    except OSError:
+        found = ""
+    named = {"AVX512": _AVX512, "AVX2": _AVX2}.get(torch.backends.cpu.get_cpu_capability(), set())
+    return set(found.split()) or set(named)
+
+
+def _may_use_matrices() -> bool:
+    """Ask Linux for the state of the matrix units (AMX), which a process gets on request only."""
+    arch_prctl, request, tile_data = 158, 0x1023, 18
+    try:
+        return bool(ctypes.CDLL(None).syscall(arch_prctl, request, tile_data) == 0)
+    except (OSError, AttributeError, TypeError):
+        return False

@@ -1,5 +1,7 @@
 """Which backend runs a problem, with what, and why: plan once, cache the plan, then only execute."""
 
+import itertools
+import warnings
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -8,7 +10,7 @@ from torch import Tensor
 from sepconv import settings
 from sepconv.backends import Backend, all_backends
 from sepconv.device import Device, is_capturing
-from sepconv.errors import UnsupportedError, WarmUpError
+from sepconv.errors import BackendWarning, UnsupportedError, WarmUpError
 from sepconv.problem import Operands, Options, Problem
 
 
@@ -38,11 +40,19 @@ def plan(problem: Problem, device: Device) -> Plan:
     """
     forced = settings.BACKEND.read()
     rejected: list[tuple[str, tuple[str, ...]]] = []
+    missed: list[str] = []
     for backend in all_backends():
         if forced not in (None, backend.name):
             continue
-        reasons = backend.unavailable(device) or backend.reasons(problem, device)
+        unavailable = backend.unavailable(device)
+        if unavailable and backend.kind == device.kind:
+            missed += unavailable
+        reasons = unavailable or backend.reasons(problem, device)
+        if not (reasons or forced):
+            reasons = backend.slower(problem, device)
         if not reasons:
+            if missed:
+                warn_once(missed[0])
             config, config_source = backend.configure(problem, device)
             source = "setting" if forced else "default"
             return Plan(problem, device, backend, config, config_source, source, tuple(rejected))
@@ -53,6 +63,17 @@ def plan(problem: Problem, device: Device) -> Plan:
         f"no backend can run {problem} on {device} ({why or 'none was asked'}). "
         f"`{settings.BACKEND.name}` is {forced!r}; the backends are: {known}. Unset it to let sepconv choose."
     )
+
+
+def warn_once(reason: str) -> None:
+    """Warn, the first time in this process, that a fast backend cannot be used: the user may not know what is missed."""
+    if next(_warnings):  # counting is atomic
+        return
+    text = f"the fused kernels cannot be used, PyTorch's own run instead: {reason}"
+    warnings.warn(text, BackendWarning, stacklevel=2)
+
+
+_warnings = itertools.count()
 
 
 def forward(plan: Plan, operands: Operands, options: Options) -> Tensor:

@@ -153,7 +153,8 @@ def _run_forward(plan: dispatch.Plan, operands: Operands, options: Options) -> T
     """y by the plan, or by the next backend where the plan's own turns out to be unable, which it remembers."""
     try:
         return dispatch.forward(plan, operands, options)
-    except (CompilerError, StoreError):
+    except (CompilerError, StoreError) as error:
+        dispatch.warn_once(str(error))
         forget_plans()
         return dispatch.forward(dispatch.plan(plan.problem, plan.device), operands, options)
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from sepconv.errors import SettingError
 
 T = TypeVar("T")
-ISAS = ("avx512", "avx2", "generic")
+ISAS = ("amx", "avx512_bf16", "avx512", "avx2", "generic")  # each has all that those behind it have
 
 
 @dataclass(frozen=True)

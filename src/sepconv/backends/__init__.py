@@ -1,7 +1,7 @@
 """The backends: what can run a problem, the order in which they are asked, and the protocol they keep.
 
 A backend answers with all its reasons against a problem; an empty list means that it can run it. The same list drives
-dispatch, error texts, test skips and `explain`.
+dispatch, error texts, test skips and `explain`. Where it can but should not, it says so apart.
 """
 
 from typing import Any, Protocol
@@ -13,15 +13,25 @@ from sepconv.problem import Operands, Options, Problem
 
 
 class Backend(Protocol):
-    """What dispatch asks of a backend. A backend keeps no state that a call could change the meaning of."""
+    """What dispatch asks of a backend. A backend keeps no state that a call could change the meaning of.
+
+    `kind` is the type of device that it is made for (None: any): where it is unavailable there, users are warned.
+    """
 
     name: str
+    kind: str | None
 
     def unavailable(self, device: Device) -> list[str]:
         """Why this backend cannot run anything on this device; empty where it can."""
 
     def reasons(self, problem: Problem, device: Device) -> list[str]:
         """Why this backend cannot run this problem on this device; empty where it can."""
+
+    def slower(self, problem: Problem, device: Device) -> list[str]:
+        """Why PyTorch's own kernels would be faster on a problem that this backend can run; empty where they would not be.
+
+        Nobody asks where the user names the backend.
+        """
 
     def is_ready(self, problem: Problem, device: Device) -> bool:
         """Whether a call would run at once, with nothing left to compile or to tune."""

@@ -1,7 +1,6 @@
 """The CPU backend: one fused kernel, compiled for the machine and the window at hand."""
 
 import ctypes
-import warnings
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,17 +13,20 @@ from sepconv.backends.eager import EagerBackend
 from sepconv.backends.threads import Threads, threads
 from sepconv.backends.workspace import workspace
 from sepconv.device import Device
-from sepconv.errors import BackendWarning, CompilerError, StoreError
+from sepconv.errors import CompilerError, StoreError
 from sepconv.jit import compilers, cxx
 from sepconv.problem import CHANNELS_LAST, Activation, Operands, Options, Problem, dense_strides
 from sepconv.reference import ACTIVATIONS
-from sepconv.tuning import model
+from sepconv.tuning import model, records
 from sepconv.tuning.candidates import candidates
-from sepconv.tuning.config import CpuConfig
+from sepconv.tuning.config import CpuConfig, units
 
 ELEMENTS = {torch.float32: "float", torch.bfloat16: "sepconv::BFloat16", torch.float16: "sepconv::Float16"}
-FLAGS = {
-    "avx512": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c", "-mprefer-vector-width=512"),
+_AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c", "-mprefer-vector-width=512")
+FLAGS: dict[str, tuple[str, ...]] = {
+    "amx": (*_AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
+    "avx512_bf16": (*_AVX512, "-mavx512bf16"),
+    "avx512": _AVX512,
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
     "generic": (),
 }
@@ -40,15 +42,14 @@ class CpuBackend:
     """The fused kernel for CPUs. Gradients are PyTorch's own, with the intermediate recomputed."""
 
     name = "cpu"
+    kind: str | None = "cpu"
 
     def unavailable(self, device: Device) -> list[str]:
-        """Without a compiler there is no kernel; that is told once, since the user may not know what is missed."""
         if device.kind != "cpu":
             return [f"runs on CPUs, not on {device.kind}"]
         try:
             compilers.find_compiler()
         except CompilerError as error:
-            _warn_once(str(error))
             return [str(error)]
         return []
 
@@ -66,11 +67,18 @@ class CpuBackend:
             found.append(failure)
         return found
 
+    def slower(self, problem: Problem, device: Device) -> list[str]:
+        """What was measured goes before what the model expects."""
+        record = records.lookup(problem, device)
+        reason = record.eager_won() if record else model.eager_is_faster(problem, device)
+        return [reason] if reason else []
+
     def is_ready(self, problem: Problem, device: Device) -> bool:
         return cxx.is_built(build(problem, device.isa))
 
     def configure(self, problem: Problem, device: Device) -> tuple[CpuConfig, str]:
-        return model.best(problem, device), "model"
+        record = records.lookup(problem, device)
+        return (record.config, "record") if record else (model.best(problem, device), "model")
 
     def forward(self, problem: Problem, config: object, operands: Operands, options: Options, device: Device) -> Tensor:
         assert isinstance(config, CpuConfig)
@@ -88,11 +96,15 @@ class CpuBackend:
 
 def build(problem: Problem, isa: str) -> cxx.Build:
     """What is compiled for a problem: all problems with the same window, dtype, layout and activations share it."""
+    unit = units(problem.dtype, isa)
+    if unit == "vectors" and isa in ("amx", "avx512_bf16"):  # what they add is of no use here: one kernel for all three
+        isa = "avx512"
     kernel, stride, dilation = (_two_axes(axes) for axes in (problem.kernel_size, problem.stride, problem.dilation))
     if kernel not in WINDOWS or max(stride) > 2 or max(dilation) > 1:
         kernel, stride = (0, 0), (1, 1)
     defines: dict[str, str | int] = {
         "ELEMENT": ELEMENTS[problem.dtype],
+        "UNITS": unit,
         "CHANNELS_LAST": int(problem.layout == CHANNELS_LAST),
         "MULTIPLIER": int(problem.depth_multiplier == 1),
         "KERNEL_H": kernel[0],
@@ -171,7 +183,6 @@ def _kernel(problem: Problem, config: CpuConfig, device: Device) -> Kernel:
         library = cxx.library(wanted)
     except (CompilerError, StoreError) as error:
         _FAILURES[wanted] = str(error)
-        _warn_once(str(error))
         raise
     library.sepconv_workspace.restype = ctypes.c_long
     library.sepconv_forward.restype = None
@@ -222,12 +233,3 @@ def _with_strides(t: Tensor, strides: tuple[int, ...]) -> Tensor:
 
 
 _FAILURES: dict[cxx.Build, str] = {}
-_warned = False
-
-
-def _warn_once(reason: str) -> None:
-    global _warned
-    if not _warned:
-        _warned = True
-        text = f"the fused kernels for the CPU cannot be used, PyTorch's own run instead: {reason}"
-        warnings.warn(text, BackendWarning, stacklevel=2)

@@ -15,11 +15,15 @@ class EagerBackend:
     """
 
     name = "eager"
+    kind: str | None = None
 
     def unavailable(self, device: Device) -> list[str]:
         return []
 
     def reasons(self, problem: Problem, device: Device) -> list[str]:
+        return []
+
+    def slower(self, problem: Problem, device: Device) -> list[str]:
         return []
 
     def is_ready(self, problem: Problem, device: Device) -> bool:

@@ -149,7 +149,7 @@ def _check_all(request: Request, case: Case, peer_float32: str) -> tuple[list[_E
             continue
         try:
             call = provider.prepare(case)
-            _leave_nan_behind(case)
+            leave_nan_behind(case)
             found = check(case, call(), right, peer, case.problem.precision if ours else peer_float32)
         except Exception as error:  # a peer that cannot run must not end the run of the others
             words = f"raised {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
@@ -162,7 +162,7 @@ def _check_all(request: Request, case: Case, peer_float32: str) -> tuple[list[_E
     return entrants, skipped
 
 
-def _leave_nan_behind(case: Case) -> None:
+def leave_nan_behind(case: Case) -> None:
     """Free memory of the output's size full of NaN, which a fresh output is likely to get: unwritten places show."""
     poison = torch.full(case.problem.output_shape, math.nan, dtype=case.problem.dtype, device=case.device)
     del poison

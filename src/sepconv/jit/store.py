@@ -22,12 +22,12 @@ from sepconv import settings
 from sepconv.errors import CacheWarning, SettingError, StoreError
 from sepconv.jit.artifact import Artifact
 from sepconv.jit.locks import alone
-from sepconv.jit.trust import folder_fault, make_folder, read_own
+from sepconv.jit.trust import folder_fault, make_folder, read_own, resolved
 
 Build = Callable[[Path], None]
 
-_PRIVATE = "tmp-"
-_EXPECTED = f"expected a folder that only you can write to. Set `{settings.CACHE_DIR.name}` to such a folder."
+PRIVATE = "tmp-"  # what the name of a file begins with while it is being written
+EXPECTED = f"expected a folder that only you can write to. Set `{settings.CACHE_DIR.name}` to such a folder."
 _STALE = 24 * 3600.0  # seconds; no build takes as long
 
 
@@ -39,8 +39,7 @@ class Store:
     """
 
     def __init__(self, folder: Path) -> None:
-        # Links above the folder are followed once, so that the folder that was checked is the folder that is used.
-        self.folder = Path(os.path.realpath(folder.absolute().parent), folder.name)
+        self.folder = resolved(folder)
 
     def has(self, artifact: Artifact) -> bool:
         """Whether `fetch` would find the artifact built."""
@@ -59,12 +58,12 @@ class Store:
         try:
             return self._make(artifact, build)
         except OSError as error:
-            warn_once(self.folder, _reason(error))
+            warn_once(self.folder, reason_of(error))
         try:
             return temporary()._make(artifact, build)
         except OSError as error:
             tried = f"{self.folder}, nor in a temporary folder"
-            raise StoreError(f"`{artifact.name}` cannot be kept in {tried} ({_reason(error)}); {_EXPECTED}") from error
+            raise StoreError(f"`{artifact.name}` cannot be kept in {tried} ({reason_of(error)}); {EXPECTED}") from error
 
     def _found(self, artifact: Artifact) -> Path | None:
         return next(filter(None, (store._find(artifact) for store in (self, *_temporary.values()))), None)
@@ -89,9 +88,9 @@ class Store:
             found = self._find(artifact)
             if found is not None:
                 return found
-            self._sweep()
+            sweep(self.folder)
             self._discard_damaged(artifact)
-            private = Path(tempfile.mkdtemp(prefix=_PRIVATE, dir=self.folder))
+            private = Path(tempfile.mkdtemp(prefix=PRIVATE, dir=self.folder))
             try:
                 made = private / f"{artifact.name}{artifact.suffix}"
                 build(made)
@@ -113,12 +112,13 @@ class Store:
             if not _is_whole(entry, artifact):
                 _discard(entry)
 
-    def _sweep(self) -> None:
-        """Remove the private folders that killed processes left."""
-        for path in self.folder.glob(f"{_PRIVATE}*"):
-            with contextlib.suppress(OSError):
-                if path.lstat().st_mtime < time.time() - _STALE:
-                    _discard(path)
+
+def sweep(folder: Path) -> None:
+    """Remove the private files and folders that killed processes left in a folder."""
+    for path in folder.glob(f"{PRIVATE}*"):
+        with contextlib.suppress(OSError):
+            if path.lstat().st_mtime < time.time() - _STALE:
+                _discard(path)
 
 
 def default_store() -> Store:
@@ -136,7 +136,7 @@ def warn_once(folder: Path | None, reason: str) -> None:
         return
     where = f"`{folder}`" if folder else "the cache"
     effect = "Until then kernels go to a temporary folder, and each process compiles them again."
-    warnings.warn(f"{where} cannot keep compiled kernels ({reason}); {_EXPECTED} {effect}", CacheWarning, stacklevel=2)
+    warnings.warn(f"{where} cannot keep compiled kernels ({reason}); {EXPECTED} {effect}", CacheWarning, stacklevel=2)
 
 
 def temporary() -> Store:
@@ -146,7 +146,7 @@ def temporary() -> Store:
         try:
             folder = Path(tempfile.mkdtemp(prefix="sepconv-"))
         except OSError as error:
-            raise StoreError(f"a temporary folder cannot be made ({_reason(error)}); {_EXPECTED}") from error
+            raise StoreError(f"a temporary folder cannot be made ({reason_of(error)}); {EXPECTED}") from error
         atexit.register(_remove, folder, process)
         _temporary.setdefault(process, Store(folder))  # another thread may be faster
     return _temporary[process]
@@ -185,7 +185,8 @@ def _discard(path: Path) -> None:
             path.unlink()
 
 
-def _reason(error: OSError) -> str:
+def reason_of(error: OSError) -> str:
+    """What the system, or sepconv itself, says in an error, with the file that it is about."""
     if isinstance(error, StoreError) or not error.strerror:
         return str(error)
     return f"{error.strerror}: {error.filename}" if error.filename else error.strerror

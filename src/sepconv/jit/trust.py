@@ -14,6 +14,11 @@ _POSIX = os.name == "posix"  # elsewhere, owners and modes say nothing
 _OPEN = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
+def resolved(folder: Path) -> Path:
+    """The folder with the links above it followed once, so that what was checked is what is used."""
+    return Path(os.path.realpath(folder.absolute().parent), folder.name)
+
+
 def folder_fault(folder: Path) -> str | None:
     """Why the files in a folder cannot be trusted, in words that say what to do; None where they can.
 

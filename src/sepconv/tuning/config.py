@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+import torch
+
 from sepconv.device import Device
 from sepconv.problem import CHANNELS_LAST, Problem
 
@@ -24,6 +26,14 @@ class CpuConfig:
     def __str__(self) -> str:
         how = "shared by the threads" if self.shared else "one for each thread"
         return f"tiles of {self.tile_rows} x {self.tile_columns} output pixels, {how}"
+
+
+def units(dtype: torch.dtype, isa: str) -> str:
+    """What multiplies in the product: 'vectors' of float32, or for bfloat16 where the CPU has them 'pairs' or 'matrices'."""
+    return _UNITS.get(isa, "vectors") if dtype is torch.bfloat16 else "vectors"
+
+
+_UNITS = {"amx": "matrices", "avx512_bf16": "pairs"}
 
 
 def rows_and_columns(problem: Problem) -> tuple[int, int]:

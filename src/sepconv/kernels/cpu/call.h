@@ -2,6 +2,8 @@
 // The record is mirrored by `sepconv.backends.cpu`; all strides are in elements.
 #pragma once
 
+#include <type_traits>
+
 #include "activation.h"
 #include "team.h"
 #include "vector.h"
@@ -17,6 +19,21 @@ constexpr int kStrideH = SEPCONV_STRIDE_H, kStrideW = SEPCONV_STRIDE_W;
 constexpr bool kAnyWindow = kKernelH == 0;
 constexpr Activation kDepthwiseActivation = Activation::SEPCONV_DEPTHWISE_ACTIVATION;
 constexpr Activation kPointwiseActivation = Activation::SEPCONV_POINTWISE_ACTIVATION;
+
+// What multiplies: float32 vectors; vectors of bfloat16 pairs; or matrix units that take 16 x 32 by 32 x 16 bfloat16.
+enum class Units { vectors, pairs, matrices };
+constexpr Units kUnits = Units::SEPCONV_UNITS;
+using Operand = std::conditional_t<kUnits == Units::vectors, float, BFloat16>;
+constexpr int kDepthStep = kUnits == Units::vectors ? 1 : kUnits == Units::pairs ? 2 : 32;  // what the depth is padded to
+constexpr int kBlock = kUnits == Units::matrices ? 32 : kRows;                     // rows of the product that are computed together
+constexpr int kPanel = kUnits == Units::matrices ? 32 : kLanes * kVectors;         // and columns
+
+// An element of a tensor as an operand.
+template <typename To = Operand, typename From>
+SEPCONV_INLINE To to_operand(From value) {
+  if constexpr (std::is_same_v<To, From>) return value;
+  else return to_float(value);
+}
 
 struct Call {
   const Element* x;
@@ -39,6 +56,8 @@ struct Call {
   Activate depthwise_activation, pointwise_activation;
 
   long middle() const { return channels * multiplier; }
+  // The length of the product's sums, with zeros behind the last middle channel.
+  long depth() const { return round_up(middle(), kDepthStep); }
   // The input channel of a middle channel.
   long channel_of(long middle) const { return kMultiplier == 1 ? middle : middle / multiplier; }
   long taps() const { return kernel_h * kernel_w; }

@@ -31,9 +31,38 @@ SEPCONV_INLINE void add_products(Vector (&sum)[Rows][Vectors], const float* a, l
   }
 }
 
+#if defined(__AVX512BF16__)
+// Two products at a time: a lane of a column holds the bfloat16 of two neighbours in the depth, as a row of `a` has them.
+template <int Rows, int Vectors>
+SEPCONV_INLINE void add_products(Vector (&sum)[Rows][Vectors], const BFloat16* a, long pitch, const BFloat16* b, long depth) {
+  for (long k = 0; k < depth; k += 2) {
+    __m512bh column[Vectors];
+#pragma GCC unroll 8
+    for (int j = 0; j < Vectors; ++j) column[j] = __m512bh(_mm512_loadu_si512(b + k * kPanel + 2 * j * kLanes));
+#pragma GCC unroll 16
+    for (int i = 0; i < Rows; ++i) {
+      int pair;
+      std::memcpy(&pair, a + i * pitch + k, sizeof pair);
+      const __m512bh row = __m512bh(_mm512_set1_epi32(pair));
+#pragma GCC unroll 8
+      for (int j = 0; j < Vectors; ++j) sum[i][j] = Vector(_mm512_dpbf16_ps(__m512(sum[i][j]), row, column[j]));
+    }
+  }
+}
+#endif
+
+// Bias, activation and residual of one vector of results, and its way into y.
+SEPCONV_INLINE void finish(Vector sum, const Target& target, int row, int column) {
+  const long at = row * target.pitch + column;
+  if (target.bias) sum += kChannelsLast ? load(target.bias + column) : fill(target.bias[row]);
+  sum = activate<kPointwiseActivation>(sum, target.activation);
+  if (target.residual) sum += load(target.residual + at);
+  store(target.y + at, sum);
+}
+
 // Rows x (Vectors * kLanes) results: `a` holds the rows with `pitch` between them, `b` one panel of kPanel columns.
 template <int Rows, int Vectors>
-__attribute__((noinline)) void multiply(const float* a, long pitch, const float* b, long depth, const Target& target) {
+__attribute__((noinline)) void multiply(const Operand* a, long pitch, const Operand* b, long depth, const Target& target) {
   Vector sum[Rows][Vectors] = {};
   if (depth <= kRun) {
     add_products(sum, a, pitch, b, depth);
@@ -53,28 +82,35 @@ __attribute__((noinline)) void multiply(const float* a, long pitch, const float*
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; ++i) {
 #pragma GCC unroll 8
-    for (int j = 0; j < Vectors; ++j) {
-      const long at = i * target.pitch + j * kLanes;
-      Vector v = sum[i][j];
-      if (target.bias) v += kChannelsLast ? load(target.bias + j * kLanes) : fill(target.bias[i]);
-      v = activate<kPointwiseActivation>(v, target.activation);
-      if (target.residual) v += load(target.residual + at);
-      store(target.y + at, v);
-    }
+    for (int j = 0; j < Vectors; ++j) finish(sum[i][j], target, i, j * kLanes);
   }
 }
 
 // How many of these rows the next block takes: as many as the registers hold, or a smaller block that is compiled too.
 constexpr int block_rows(long rows) {
+  if (kUnits == Units::matrices) return rows < kBlock ? int(rows) : kBlock;
   for (int block : {kRows, 8, 4, 2}) {
     if (block <= kRows && rows >= block) return block;
   }
   return 1;
 }
 
+#if defined(__AMX_BF16__)
+}  // namespace sepconv
+
+#include "matrices.h"
+
+namespace sepconv {
+#else
+
+// What a thread has to set up before it multiplies: nothing.
+struct Session {
+  Session() {}
+};
+
 // One block of block_rows(...) rows over the first `vectors` vectors of a panel.
 template <int Block = kRows, int Vectors = kVectors>
-SEPCONV_INLINE void multiply_block(int rows, long vectors, const float* a, long pitch, const float* b, long depth,
+SEPCONV_INLINE void multiply_block(int rows, long vectors, const Operand* a, long pitch, const Operand* b, long depth,
                                    const Target& target) {
   if (rows == Block && vectors == Vectors) return multiply<Block, Vectors>(a, pitch, b, depth, target);
   if constexpr (Vectors > 1) {
@@ -82,5 +118,7 @@ SEPCONV_INLINE void multiply_block(int rows, long vectors, const float* a, long 
   }
   if constexpr (Block > 1) multiply_block<block_rows(Block - 1), Vectors>(rows, vectors, a, pitch, b, depth, target);
 }
+
+#endif
 
 }  // namespace sepconv

@@ -3,9 +3,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <climits>
 #include <system_error>
 #include <thread>
 #include <vector>
+
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace sepconv {
 
@@ -17,23 +24,45 @@ struct Threads {
   int (*count_here)();
 };
 
+// How often the members of a team have come to a meeting, in all, and how many of them sleep until the others have.
+struct Meetings {
+  std::atomic<int> arrived{0}, asleep{0};
+
+  void sleep(int seen) {
+    ++asleep;
+#if defined(__linux__)
+    syscall(SYS_futex, reinterpret_cast<int*>(&arrived), FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+#else
+    if (arrived.load() == seen) std::this_thread::yield();
+#endif
+    --asleep;
+  }
+
+  void wake() {
+#if defined(__linux__)
+    if (asleep) syscall(SYS_futex, reinterpret_cast<int*>(&arrived), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+#endif
+  }
+};
+
 // What one thread knows of its team.
 class Member {
  public:
-  Member(long number, long count, std::atomic<long>& arrived) : number(number), count(count), arrived_(arrived) {}
+  Member(long number, long count, Meetings& meetings) : number(number), count(count), meetings_(meetings) {}
 
   const long number, count;
 
-  // Wait until every member has come here as often as this one.
+  // Wait until every member has come here as often as this one. Spinning is quick where every thread has a core of its own;
+  // where not, a thread that goes on spinning keeps the one it waits for from the core for milliseconds.
   void meet() {
     if (count == 1) return;
-    const long all = ++meetings_ * count;
-    arrived_.fetch_add(1, std::memory_order_acq_rel);
-    // Spinning is quick where every thread has a core of its own; where not, the others need this one's.
-    for (long spins = 0; arrived_.load(std::memory_order_acquire) < all; ++spins) {
-      if (spins > 4000) std::this_thread::yield();
-      else pause();
+    const int all = int(++met_ * count);
+    if (++meetings_.arrived >= all) return meetings_.wake();
+    for (int spins = 0; spins < 1000; ++spins) {
+      if (meetings_.arrived.load(std::memory_order_acquire) >= all) return;
+      pause();
     }
+    for (int seen; (seen = meetings_.arrived.load()) < all;) meetings_.sleep(seen);
   }
 
   // The half-open share of this member in `items`, cut at multiples of `grain`.
@@ -50,8 +79,8 @@ class Member {
 #endif
   }
 
-  std::atomic<long>& arrived_;
-  long meetings_ = 0;
+  Meetings& meetings_;
+  long met_ = 0;
 };
 
 // Run body(Member&) on at most threads.count threads, the caller's included, and wait for all of them.
@@ -60,22 +89,23 @@ void run_team(const Threads& threads, Body body) {
   struct Team {
     const Threads& threads;
     Body& body;
-    std::atomic<long> arrived{0}, count{0};
-  } team{threads, body};
+    Meetings meetings;
+    std::atomic<long> count{0};
+  } team{threads, body, {}, {}};
   if (threads.count == 1) {
-    Member alone(0, 1, team.arrived);
+    Member alone(0, 1, team.meetings);
     body(alone);
   } else if (threads.parallel) {
     const auto enter = [](void* data) {
       Team& team = *static_cast<Team*>(data);
-      Member member(team.threads.number_here(), team.threads.count_here(), team.arrived);
+      Member member(team.threads.number_here(), team.threads.count_here(), team.meetings);
       team.body(member);
     };
     threads.parallel(enter, &team, unsigned(threads.count), 0);
   } else {
     const auto enter = [&team](long number) {
       while (!team.count.load(std::memory_order_acquire)) std::this_thread::yield();
-      Member member(number, team.count, team.arrived);
+      Member member(number, team.count, team.meetings);
       team.body(member);
     };
     std::vector<std::thread> others;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -22,7 +23,6 @@ constexpr int kVectorBytes = 16, kRows = 6, kVectors = 4;
 constexpr int kVectorBytes = 16, kRows = 6, kVectors = 2;
 #endif
 constexpr int kLanes = kVectorBytes / 4;
-constexpr int kPanel = kLanes * kVectors;  // columns of the product that are computed together
 
 typedef float Vector __attribute__((vector_size(kVectorBytes)));
 typedef float UnalignedVector __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
@@ -53,16 +53,27 @@ SEPCONV_INLINE Vector load(const BFloat16* p) {
   return reinterpret_cast<Vector>(__builtin_convertvector(load_bits(p), Bits) << 16);
 }
 
-// To the nearest, ties to even; a NaN stays one.
+// To bfloat16, the nearest, ties to even; a NaN stays one. The instruction for it takes subnormal numbers for zero.
+#if defined(__AVX512BF16__)
+SEPCONV_INLINE Halves round_to_bfloat16(Vector v) { return Halves(_mm512_cvtneps_pbh(__m512(v))); }
+#else
 SEPCONV_INLINE Halves round_to_bfloat16(Vector v) {
   const Bits bits = reinterpret_cast<Bits>(v);
   const Bits rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   return __builtin_convertvector(v == v ? rounded : (bits >> 16) | 0x40, Halves);
 }
+#endif
 
 SEPCONV_INLINE void store(BFloat16* p, Vector v) {
   const Halves bits = round_to_bfloat16(v);
   std::memcpy(p, &bits, sizeof bits);
+}
+
+// Two vectors lane by lane as pairs of bfloat16.
+SEPCONV_INLINE void store_pairs(BFloat16* p, Vector first, Vector second) {
+  const Bits low = __builtin_convertvector(round_to_bfloat16(first), Bits);
+  const Bits pairs = low | __builtin_convertvector(round_to_bfloat16(second), Bits) << 16;
+  std::memcpy(p, &pairs, sizeof pairs);
 }
 
 SEPCONV_INLINE float bits_to_float(std::uint32_t bits) {
@@ -120,15 +131,66 @@ SEPCONV_INLINE void store(Float16* p, Vector v) {
 }
 #endif
 
-// The first `lanes` elements; zeros behind them.
+// The lanes [begin, end) of the vector at p, which alone have to exist; zeros elsewhere.
 template <typename T>
-SEPCONV_INLINE Vector load_some(const T* p, long lanes) {
+SEPCONV_INLINE Vector load_between_slowly(const T* p, long begin, long end) {
   Vector v{};
   for (int i = 0; i < kLanes; ++i) {
-    if (i < lanes) v[i] = to_float(p[i]);
+    if (i >= begin && i < end) v[i] = to_float(p[i]);
   }
   return v;
 }
+
+#if defined(__AVX512F__)
+SEPCONV_INLINE std::uint32_t lanes_between(long begin, long end) {
+  const auto below = [](long n) { return n <= 0 ? 0u : n >= kLanes ? 0xffffu : (1u << n) - 1; };
+  return below(end) & ~below(begin);
+}
+SEPCONV_INLINE Vector load_lanes(const float* p, std::uint32_t lanes) {
+  return Vector(_mm512_maskz_loadu_ps(__mmask16(lanes), p));
+}
+SEPCONV_INLINE Vector load_lanes(const BFloat16* p, std::uint32_t lanes) {
+  const Halves bits = Halves(_mm256_maskz_loadu_epi16(__mmask16(lanes), p));
+  return load(reinterpret_cast<const BFloat16*>(&bits));
+}
+SEPCONV_INLINE Vector load_lanes(const Float16* p, std::uint32_t lanes) {
+  const Halves bits = Halves(_mm256_maskz_loadu_epi16(__mmask16(lanes), p));
+  return load(reinterpret_cast<const Float16*>(&bits));
+}
+#endif
+
+template <typename T>
+SEPCONV_INLINE Vector load_between(const T* p, long begin, long end) {
+  if (begin <= 0 && end >= kLanes) return load(p);
+#if defined(__AVX512F__)
+  return load_lanes(p, lanes_between(begin, end));
+#else
+  return load_between_slowly(p, begin, end);
+#endif
+}
+
+// The first `lanes` elements; zeros behind them.
+template <typename T>
+SEPCONV_INLINE Vector load_some(const T* p, long lanes) {
+  return load_between(p, 0, lanes);
+}
+
+// Every second lane of two vectors, from the first on.
+#if defined(__clang__)
+template <int... Lane>
+SEPCONV_INLINE Vector every_second(Vector a, Vector b, std::integer_sequence<int, Lane...>) {
+  return __builtin_shufflevector(a, b, (2 * Lane)...);
+}
+SEPCONV_INLINE Vector every_second(Vector a, Vector b) {
+  return every_second(a, b, std::make_integer_sequence<int, kLanes>());
+}
+#else
+SEPCONV_INLINE Vector every_second(Vector a, Vector b) {
+  Integers lanes;
+  for (int i = 0; i < kLanes; ++i) lanes[i] = 2 * i;
+  return __builtin_shuffle(a, b, lanes);
+}
+#endif
 
 constexpr long round_up(long n, long multiple) { return (n + multiple - 1) / multiple * multiple; }
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "window.h"
+#include "tile.h"
 
 namespace sepconv {
 
@@ -63,14 +63,56 @@ SEPCONV_INLINE Vector one_pixel(const Call& call, const Element* image, long row
   return activate<kDepthwiseActivation>(sum, taps.activation);
 }
 
+// One row of pixels of one vector of channels, for a window without steps between its columns or between pixels: an input is
+// loaded once for all the pixels that it belongs to, whose sums move along in registers. What does not exist adds nothing.
+template <bool Whole>
+SEPCONV_INLINE void slide_row(const Call& call, const Element* image, long row, Span h, const Piece& piece, long channel, long lanes,
+                              const LastTaps& taps, Operand* out, long pitch) {
+  static_assert(!kAnyWindow);
+  const Vector bias = taps.bias ? load(taps.bias + channel) : Vector{};
+  Vector weight[kKernelH * kKernelW];
+#pragma GCC unroll 32
+  for (int t = 0; t < kKernelH * kKernelW; ++t) weight[t] = load(taps.weight + t * taps.pitch + channel);
+  const long first = piece.column - call.padding_w, end = first + piece.columns + kKernelW - 1;
+  const Element* inputs = image + row * call.x_stride_h + first * call.x_stride_w;
+  Vector sum[kKernelW];  // of the pixels that the input at hand is the last, the last but one, ... column of
+#pragma GCC unroll 32
+  for (int w = 0; w < kKernelW; ++w) sum[w] = bias;
+  for (long column = first; column < end; ++column, inputs += call.x_stride_w) {
+    if (column >= 0 && column < call.in_w) {
+#pragma GCC unroll 32
+      for (int i = 0; i < kKernelH; ++i) {
+        if (!Whole && (i < h.begin || i >= h.end)) continue;
+        const Vector input = load_channels(call, inputs + i * call.x_stride_h, channel, lanes);
+#pragma GCC unroll 32
+        for (int w = 0; w < kKernelW; ++w) sum[w] += weight[i * kKernelW + kKernelW - 1 - w] * input;
+      }
+    }
+    if (column - first >= kKernelW - 1) {
+      store(out, activate<kDepthwiseActivation>(sum[0], taps.activation));
+      out += pitch;
+    }
+#pragma GCC unroll 32
+    for (int w = 0; w + 1 < kKernelW; ++w) sum[w] = sum[w + 1];
+    sum[kKernelW - 1] = bias;
+  }
+}
+
 // All pixels of a piece of one vector of channels; `out` is the first pixel's channel 0, `pitch` from pixel to pixel.
-inline void depthwise_last(const Call& call, const Piece& piece, long channel, long lanes, const LastTaps& taps, float* out,
+inline void depthwise_last(const Call& call, const Piece& piece, long channel, long lanes, const LastTaps& taps, Operand* out,
                            long pitch) {
   const Element* image = call.x + piece.image * call.x_stride_n;
   out += channel;
   for (long r = piece.row; r < piece.row + piece.rows; ++r) {
     const long row = r * call.stride_h - call.padding_h;
     const Span h = existing(row, call.kernel_h, call.dilation_h, call.in_h);
+    if constexpr (!kAnyWindow && kStrideW == 1) {
+      const bool whole = h.begin == 0 && h.end == kKernelH && lanes == kLanes;
+      if (whole) slide_row<true>(call, image, row, h, piece, channel, kLanes, taps, out, pitch);
+      else slide_row<false>(call, image, row, h, piece, channel, lanes, taps, out, pitch);
+      out += piece.columns * pitch;
+      continue;
+    }
     for (long c = piece.column; c < piece.column + piece.columns; ++c, out += pitch) {
       const long column = c * call.stride_w - call.padding_w;
       const Span w = existing(column, call.kernel_w, call.dilation_w, call.in_w);

@@ -8,25 +8,15 @@
 #include <algorithm>
 
 #include "call.h"
+#include "tile.h"
 
 namespace sepconv {
 
-// Some output rows of one image and one run of their columns; `pixel` is where they begin in the tile, `input` in the patch.
-struct Piece {
-  long image, row, rows, column, columns;
-  long pixel, input;
-};
-
 class Patch {
  public:
-  Patch(const Call& call, float* data, long column, long columns)
-      : call_(call), data_(data + lead(call, column)), reach_((call.kernel_w - 1) * call.dilation_w / call.stride_w),
+  Patch(const Call& call, float* data, long columns)
+      : call_(call), data_(data), reach_((call.kernel_w - 1) * call.dilation_w / call.stride_w),
         phase_(phase_length(call, columns)), pitch_(phase_ * phases(call)) {}
-
-  // Input rows that this many neighbouring output rows take.
-  static long input_rows(const Call& call, long rows) {
-    return (rows - 1) * call.stride_h + (call.kernel_h - 1) * call.dilation_h + 1;
-  }
 
   // Floats of a patch of this many input rows, for this many output columns.
   static long size(const Call& call, long rows, long columns) {
@@ -58,54 +48,47 @@ class Patch {
 
   // A window that is narrower than its stride leaves the last phases unread.
   static long phases(const Call& call) { return std::min(call.stride_w, (call.kernel_w - 1) * call.dilation_w + 1); }
-  // Whole vectors are read and written, up to one beyond the last column; the lead takes less than one more.
+  // Whole vectors are read and written, up to one beyond the last column.
   static long phase_length(const Call& call, long columns) {
-    return round_up(columns + (call.kernel_w - 1) * call.dilation_w / call.stride_w + 2 * kLanes, kLanes);
-  }
-  // What aligns the first input behind the zeros on the left: a vector's store that crosses cache lines costs two.
-  static long lead(const Call& call, long column) {
-    const long zeros = std::max(0l, call.padding_w - column * call.stride_w);
-    return (kLanes - zeros / call.stride_w % kLanes) % kLanes;
+    return round_up(columns + (call.kernel_w - 1) * call.dilation_w / call.stride_w + kLanes, kLanes);
   }
 
   void take_phase(const Element* plane, const Piece& piece, long phase) {
     const long step = stride_w(), count = piece.columns + reach_;
     const long first = piece.column * step - call_.padding_w + phase;
-    // The input columns first + j * step that exist.
-    const long begin = first >= 0 ? 0 : std::min(count, (-first + step - 1) / step);
-    const long end = first >= call_.in_w ? begin : std::max(begin, std::min(count, (call_.in_w - first + step - 1) / step));
-    const long stride = step * call_.x_stride_w;
-    const Element* last = plane + (call_.in_h - 1) * call_.x_stride_h + (call_.in_w - 1) * call_.x_stride_w;
-    const Element* source = plane + (first + begin * step) * call_.x_stride_w;
     float* out = data_ + piece.input * pitch_ + phase * phase_;
     long row = piece.row * call_.stride_h - call_.padding_h;
-    for (const long rows_end = row + input_rows(call_, piece.rows); row < rows_end; ++row, out += pitch_) {
-      // Whole vectors from left to right: what one writes too much, the next one overwrites.
-      if (row < 0 || row >= call_.in_h || begin == end) {
-        zero(out, 0, count);
-        continue;
-      }
-      zero(out, 0, begin);
-      if (stride == 1) copy(source + row * call_.x_stride_h, last, out + begin, end - begin);
-      else if (stride == 2) gather(source + row * call_.x_stride_h, 2, out + begin, end - begin);
-      else gather(source + row * call_.x_stride_h, stride, out + begin, end - begin);
-      zero(out, end, count);
+    for (const long end = row + input_rows(call_, piece.rows); row < end; ++row, out += pitch_) {
+      if (row < 0 || row >= call_.in_h) zero(count, out);
+      else if (step == 1 && call_.x_stride_w == 1) take_row(plane + row * call_.x_stride_h, first, count, out);
+      else if (step == 2 && call_.x_stride_w == 1) take_half_row(plane + row * call_.x_stride_h, first, count, out);
+      else take_any_row(plane + row * call_.x_stride_h, first, step, count, out);
     }
   }
 
-  SEPCONV_INLINE static void zero(float* out, long begin, long end) {
-    for (long j = begin; j < end; j += kLanes) store(out + j, Vector{});
+  static void zero(long count, float* out) {
+    for (long j = 0; j < count; j += kLanes) store(out + j, Vector{});
   }
 
-  // In whole vectors where the plane goes on for so long.
-  SEPCONV_INLINE static void copy(const Element* source, const Element* last, float* out, long count) {
-    long j = 0;
-    for (; j < count && source + j + kLanes - 1 <= last; j += kLanes) store(out + j, load(source + j));
-    for (; j < count; ++j) out[j] = to_float(source[j]);
+  // The columns first + j of a row for j < count; zeros where there are none.
+  SEPCONV_INLINE void take_row(const Element* row, long first, long count, float* out) const {
+    for (long j = 0; j < count; j += kLanes) {
+      store(out + j, load_between(row + first + j, -first - j, call_.in_w - first - j));
+    }
   }
 
-  SEPCONV_INLINE static void gather(const Element* source, long stride, float* out, long count) {
-    for (long j = 0; j < count; ++j) out[j] = to_float(source[j * stride]);
+  // The same for the columns first + 2 * j.
+  SEPCONV_INLINE void take_half_row(const Element* row, long first, long count, float* out) const {
+    for (long j = 0; j < count; j += kLanes) {
+      const long at = first + 2 * j, then = at + kLanes;
+      store(out + j, every_second(load_between(row + at, -at, call_.in_w - at), load_between(row + then, -then, call_.in_w - then)));
+    }
+  }
+
+  void take_any_row(const Element* row, long first, long step, long count, float* out) const {
+    for (long j = 0, at = first; j < count; ++j, at += step) {
+      out[j] = at >= 0 && at < call_.in_w ? to_float(row[at * call_.x_stride_w]) : 0.f;
+    }
   }
 
   const Call& call_;

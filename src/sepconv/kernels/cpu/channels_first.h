@@ -1,0 +1,178 @@
+// A tile in channels_first: output channels are the rows of the product, pixels its columns. The depthwise result lies in
+// panels of kPanel pixels, the weights in rows.
+#pragma once
+
+#include <algorithm>
+
+#include "call.h"
+#include "product.h"
+#include "team.h"
+#include "tile.h"
+#include "workspace.h"
+#include "window_first.h"
+
+namespace sepconv {
+
+// Weights become rows of operands, with zeros behind the last row and behind each row; biases become float32.
+inline void prepare(const Call& call, const Workspace& space, const Member& member) {
+  long begin, end;
+  if (!Workspace::weights_as_they_are(call)) {
+    const long depth = call.depth(), middle = call.middle();
+    member.share(round_up(call.outputs, kBlock), 1, begin, end);
+    for (long o = begin; o < end; ++o) {
+      const long existing = o < call.outputs ? middle : 0;
+      const Element* row = call.pointwise_weight + o * middle;
+      for (long c = 0; c < existing; ++c) space.weights()[o * depth + c] = to_operand(row[c]);
+      std::fill(space.weights() + o * depth + existing, space.weights() + (o + 1) * depth, Operand{});
+    }
+  }
+  member.share(call.pointwise_bias ? call.outputs : 0, 1, begin, end);
+  for (long i = begin; i < end; ++i) space.bias()[i] = to_float(call.pointwise_bias[i]);
+}
+
+// The taps of one middle channel; 16-bit weights are converted into `buffer`.
+inline Taps taps_of(const Call& call, long channel, float* buffer) {
+  const Element* source = call.depthwise_weight + channel * call.taps();
+  bool finite = true;
+  for (long t = 0; t < call.taps(); ++t) {
+    buffer[t] = to_float(source[t]);
+    finite &= (float_to_bits(buffer[t]) & 0x7f800000) != 0x7f800000;
+  }
+  return {buffer, call.depthwise_bias ? to_float(call.depthwise_bias[channel]) : 0.f, call.depthwise_activation, finite};
+}
+
+inline bool needs_preparing(const Call& call) { return !Workspace::weights_as_they_are(call) || call.pointwise_bias; }
+
+// One channel's line as a row of the panels. Of two channels that make a pair the second one, or the last of all, puts both.
+inline void put_channel(const Call& call, const Workspace& space, long thread, long pixels, long channel, bool is_last) {
+  const float* line = space.line(thread, channel);
+  const long step = call.depth() * kPanel;
+  if constexpr (kUnits == Units::vectors) {
+    float* panel = reinterpret_cast<float*>(space.result(thread)) + channel * kPanel;
+    for (long p = 0; p < pixels; p += kPanel, panel += step) {
+#pragma GCC unroll 8
+      for (int j = 0; j < kPanel; j += kLanes) store(panel + j, load(line + p + j));
+    }
+  } else if (channel % 2 || is_last) {
+    const long even = channel / 2 * 2;
+    const float* before = space.line(thread, even);
+    BFloat16* panel = reinterpret_cast<BFloat16*>(space.result(thread)) + even * kPanel;
+    for (long p = 0; p < pixels; p += kPanel, panel += step) {
+#pragma GCC unroll 8
+      for (int j = 0; j < kPanel; j += kLanes) {
+        store_pairs(panel + 2 * j, load(before + p + j), channel == even ? Vector{} : load(line + p + j));
+      }
+    }
+  }
+}
+
+// Zeros for the rows [begin, end) of the panels, behind the last channel.
+inline void clear_channels(const Call& call, const Workspace& space, long thread, long pixels, long begin, long end) {
+  if (begin >= end) return;
+  Operand* panel = space.result(thread);
+  for (long p = 0; p < pixels; p += kPanel, panel += call.depth() * kPanel) {
+    std::fill(panel + begin * kPanel, panel + end * kPanel, Operand{});
+  }
+}
+
+// The depthwise result of the middle channels [begin, end) of a tile, as panels of pixels.
+//
+// A channel goes through three steps: its input is copied, the window slides over it, the result goes into the panels. The
+// steps of three neighbouring channels take turns, so that none reads what was stored just before: a load that overlaps two
+// stores still on their way to the cache waits for both (a third of the time of this step on a Xeon, 2026-11-29).
+inline void depthwise_tile(const Call& call, const Workspace& space, const Member& member, const Tile& tile, long begin, long end) {
+  const long thread = member.number, middle = call.middle();
+  Piece* pieces = space.pieces(thread);
+  const long count = cut(call, tile, pieces);
+  Patch patches[2] = {{call, space.patch(thread, 0), tile.columns}, {call, space.patch(thread, 1), tile.columns}};
+  long* offsets = space.offsets(thread);
+  if (kAnyWindow) patches[0].offsets(offsets);
+  for (long c = begin; c < end + 2; ++c) {
+    if (c < end) {
+      for (long i = 0; i < count; ++i) patches[c % 2].take(pieces[i], call.channel_of(c));
+    }
+    if (c > begin && c <= end) {
+      const Taps of_channel = taps_of(call, c - 1, space.own_taps(thread));
+      for (long i = 0; i < count; ++i) {
+        float* line = space.line(thread, c - 1) + pieces[i].pixel;
+        const Ahead ahead(call, pieces[i], call.channel_of(std::min(c + 1, end - 1)));
+        if (of_channel.finite) slide_piece(call, pieces[i], patches[(c - 1) % 2], of_channel, offsets, ahead, line);
+        else slide_exactly(call, pieces[i], call.channel_of(c - 1), of_channel, line);
+      }
+    }
+    if (c > begin + 1) put_channel(call, space, thread, tile.pixels(), c - 2, c == end + 1);
+  }
+  if (end == middle) clear_channels(call, space, thread, tile.pixels(), round_up(middle, 2), call.depth());
+}
+
+// Call f(first pixel of the panel, how many, offset in y) for each run of a panel whose pixels are neighbours in y.
+template <typename F>
+SEPCONV_INLINE void for_runs(const Call& call, const Tile& tile, long pixel, long count, F f) {
+  for (long done = 0; done < count;) {
+    const long row = tile.row + (pixel + done) / tile.columns, column = (pixel + done) % tile.columns;
+    const long image = row / call.out_h;
+    long run = tile.columns - column;
+    if (tile.columns == call.out_w) run += ((image + 1) * call.out_h - row - 1) * call.out_w;
+    run = std::min(run, count - done);
+    f(done, run, image * call.outputs * call.pixels() + row % call.out_h * call.out_w + tile.column + column);
+    done += run;
+  }
+}
+
+// One block of output channels over one panel whose results are not kPanel neighbours in y: by way of a small block.
+inline void multiply_apart(const Call& call, const Workspace& space, const Member& member, const Tile& tile, long pixel, int rows,
+                           long output, const Operand* weights, const Operand* panel, Target target) {
+  const long count = std::min<long>(kPanel, tile.pixels() - pixel), plane = call.pixels();
+  Element* results = space.block(member.number);
+  Element* residuals = results + kBlock * kPanel;
+  const long first = output * plane;
+  target.y = results;
+  target.pitch = kPanel;
+  if (call.residual) {
+    target.residual = residuals;
+    for_runs(call, tile, pixel, count, [&](long done, long run, long offset) {
+      for (int i = 0; i < rows; ++i) std::copy_n(call.residual + first + i * plane + offset, run, residuals + i * kPanel + done);
+    });
+  }
+  multiply_block(rows, (count + kLanes - 1) / kLanes, weights, call.depth(), panel, call.depth(), target);
+  for_runs(call, tile, pixel, count, [&](long done, long run, long offset) {
+    for (int i = 0; i < rows; ++i) std::copy_n(results + i * kPanel + done, run, call.y + first + i * plane + offset);
+  });
+}
+
+// The output channels [begin, end) of a tile.
+inline void multiply_tile(const Call& call, const Workspace& space, const Member& member, const Tile& tile, long begin, long end) {
+  const Operand* weights = space.weights();
+  if (Workspace::weights_as_they_are(call)) weights = reinterpret_cast<const Operand*>(call.pointwise_weight);
+  const Operand* result = space.result(member.number);
+  const long depth = call.depth(), plane = call.pixels(), pixels = tile.pixels();
+  // Where each panel's first pixel lies in y, or -1 where the panel is no run of neighbours.
+  long* places = space.places(member.number);
+  for (long p = 0; p < pixels; p += kPanel) {
+    for_runs(call, tile, p, std::min<long>(kPanel, pixels - p), [&](long done, long run, long offset) {
+      if (done == 0) places[p / kPanel] = run == kPanel ? offset : -1;
+    });
+  }
+  for (long o = begin; o < end;) {
+    const int rows = block_rows(end - o);
+    const float* bias = call.pointwise_bias ? space.bias() + o : nullptr;
+    Target target{nullptr, nullptr, plane, bias, call.pointwise_activation};
+    for (long p = 0; p < pixels; p += kPanel) {
+      const Operand* panel = result + p * depth;
+      const long place = places[p / kPanel];
+      if (place < 0) {
+        multiply_apart(call, space, member, tile, p, rows, o, weights + o * depth, panel, target);
+        continue;
+      }
+      target.y = call.y + o * plane + place;
+      target.residual = call.residual ? call.residual + o * plane + place : nullptr;
+      multiply_block(rows, kPanel / kLanes, weights + o * depth, depth, panel, depth, target);
+    }
+    o += rows;
+  }
+}
+
+inline long depthwise_items(const Call& call) { return call.middle(); }
+constexpr long kDepthwiseGrain = kUnits == Units::vectors ? 1 : 2, kProductGrain = kBlock;
+
+}  // namespace sepconv
