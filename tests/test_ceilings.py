@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,18 @@ TRANSPARENT = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 @pytest.mark.parametrize(
-    ("dtype", "name"), [(torch.float64, "float64 matrix product"), (torch.bfloat16, "float32 FMA in registers")]
+    ("isa", "dtype", "name"),
+    [
+        ("generic", torch.float64, "float64 matrix product"),
+        ("generic", torch.float32, "float32 FMA in registers (generic)"),
+        ("generic", torch.bfloat16, "float32 FMA in registers (generic)"),
+        ("amx", torch.bfloat16, "bfloat16 matrix product, a stand-in for its units (amx)"),
+    ],
 )
-def test_ceilings_are_measured_and_named(dtype: torch.dtype, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ceilings_are_measured_and_named(
+    isa: str, dtype: torch.dtype, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roofline, "describe", lambda _: replace(describe(CPU), isa=isa))
     monkeypatch.setitem(roofline._COPY_BYTES, "cpu", 2**20)
     found = roofline.Gauge(CPU, dtype, timing.Timer(CPU)).sample()
     assert found.copy > 1e8
