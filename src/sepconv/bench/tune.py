@@ -101,10 +101,9 @@ def _print(run: Run) -> None:
     if known:
         print_wrapped(f"{known} of {len(run.tuned)} have a record already; --again measures them anew", 2)
     if run.loss is not None:
-        print_wrapped(
-            f"the model's choices take {run.loss:.3f} times as long as the best: the geometric mean of {len(run.tuned)} problems",
-            2,
-        )
+        count = sum(tuned.record is not None for tuned in run.tuned)
+        mean = f"the geometric mean of {count} problem{'s' * (count > 1)}"
+        print_wrapped(f"the model's choices take {run.loss:.3f} times as long as the best: {mean}", 2)
     print_wrapped(f"kept in {run.file}", 2)
 
 
