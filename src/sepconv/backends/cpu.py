@@ -70,6 +70,10 @@ class CpuBackend:
     def configure(self, problem: Problem, device: Device) -> tuple[CpuConfig, str]:
         return model.best(problem, device), "model"
 
+    def forget(self) -> None:
+        _kernel.cache_clear()
+        _FAILURES.clear()
+
     def forward(self, problem: Problem, config: object, operands: Operands, options: Options, device: Device) -> Tensor:
         assert isinstance(config, CpuConfig)
         y = operands.x.new_empty_strided(problem.output_shape, problem.output_strides)
