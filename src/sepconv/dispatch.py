@@ -76,6 +76,13 @@ def warn_once(reason: str) -> None:
 _warnings = itertools.count()
 
 
+def forget() -> None:
+    """Forget every plan and what the backends remember, so that changed settings take effect."""
+    plan.cache_clear()
+    for backend in all_backends():
+        backend.forget()
+
+
 def forward(plan: Plan, operands: Operands, options: Options) -> Tensor:
     """y by the plan's backend. Raises CompilerError or StoreError where that backend cannot after all."""
     return plan.backend.forward(plan.problem, plan.config, operands, options, plan.device)

@@ -155,7 +155,7 @@ def _run_forward(plan: dispatch.Plan, operands: Operands, options: Options) -> T
         return dispatch.forward(plan, operands, options)
     except (CompilerError, StoreError) as error:
         dispatch.warn_once(str(error))
-        forget_plans()
+        _drop_plans()
         return dispatch.forward(dispatch.plan(plan.problem, plan.device), operands, options)
 
 
@@ -201,6 +201,11 @@ def remember(key: Any, call: Call) -> None:
 
 def forget_plans() -> None:
     """Forget every plan, so that a changed setting takes effect at the next call."""
+    _drop_plans()
+    dispatch.forget()
+
+
+def _drop_plans() -> None:
     CALLS.clear()
     _PLANS.clear()
     dispatch.plan.cache_clear()

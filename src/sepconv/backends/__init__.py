@@ -39,6 +39,9 @@ class Backend(Protocol):
     def configure(self, problem: Problem, device: Device) -> tuple[object | None, str]:
         """How this backend would run a problem that it can run (None: nothing to choose), and who chose that, in a word."""
 
+    def forget(self) -> None:
+        """Forget all that hangs on settings, so that changed ones take effect at the next call."""
+
     def forward(self, problem: Problem, config: Any, operands: Operands, options: Options, device: Device) -> Tensor:
         """y in a fresh tensor with the shape and the strides that the problem names.
 

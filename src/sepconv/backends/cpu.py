@@ -80,6 +80,10 @@ class CpuBackend:
         record = records.lookup(problem, device)
         return (record.config, "record") if record else (model.best(problem, device), "model")
 
+    def forget(self) -> None:
+        _kernel.cache_clear()
+        _FAILURES.clear()
+
     def forward(self, problem: Problem, config: object, operands: Operands, options: Options, device: Device) -> Tensor:
         assert isinstance(config, CpuConfig)
         y = operands.x.new_empty_strided(problem.output_shape, problem.output_strides)

@@ -32,6 +32,9 @@ class EagerBackend:
     def configure(self, problem: Problem, device: Device) -> tuple[None, str]:
         return None, "default"
 
+    def forget(self) -> None:
+        pass
+
     def forward(self, problem: Problem, config: None, operands: Operands, options: Options, device: Device) -> Tensor:
         if problem.dtype is torch.float32 and not is_float32_exact(operands.x.device.type):
             y = in_full_float32(operands.x.device.type, reference.forward, operands, options, inplace=True)

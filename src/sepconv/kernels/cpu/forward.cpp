@@ -10,4 +10,9 @@ __attribute__((visibility("default"))) long sepconv_workspace(const sepconv::Cal
 }
 
 __attribute__((visibility("default"))) void sepconv_forward(const sepconv::Call* call) { sepconv::forward(*call); }
+
+// The bytes of the records that callers mirror.
+__attribute__((visibility("default"))) void sepconv_sizes(long sizes[3]) {
+  sizes[0] = sizeof(sepconv::Call), sizes[1] = sizeof(sepconv::Threads), sizes[2] = sizeof(sepconv::Activate);
+}
 }
