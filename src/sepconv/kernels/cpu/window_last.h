@@ -68,7 +68,6 @@ SEPCONV_INLINE Vector one_pixel(const Call& call, const Element* image, long row
 template <bool Whole>
 SEPCONV_INLINE void slide_row(const Call& call, const Element* image, long row, Span h, const Piece& piece, long channel, long lanes,
                               const LastTaps& taps, Operand* out, long pitch) {
-  static_assert(!kAnyWindow);
   const Vector bias = taps.bias ? load(taps.bias + channel) : Vector{};
   Vector weight[kKernelH * kKernelW];
 #pragma GCC unroll 32
