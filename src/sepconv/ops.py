@@ -154,9 +154,10 @@ def _run_forward(plan: dispatch.Plan, operands: Operands, options: Options) -> T
     try:
         return dispatch.forward(plan, operands, options)
     except (CompilerError, StoreError) as error:
-        dispatch.warn_once(str(error))
         _drop_plans()
-        return dispatch.forward(dispatch.plan(plan.problem, plan.device), operands, options)
+        other = dispatch.plan(plan.problem, plan.device)
+        dispatch.warn_once(str(error))
+        return dispatch.forward(other, operands, options)
 
 
 def _backward_kernel(grad: Tensor, wanted: list[bool], *args: Any) -> list[Tensor]:

@@ -20,9 +20,10 @@ SEPCONV_INLINE Vector at_most(Vector x, float high) { return x > high ? fill(hig
 SEPCONV_INLINE Vector magnitude(Vector x) { return Vector(Bits(x) & 0x7fffffff); }
 
 // e^x to about one unit in the last place: 2^n times the Taylor polynomial of e^r, where x = n ln 2 + r and |r| <= ln 2 / 2.
+// Infinite where that is too large, so that what is divided by it comes out as zero, and as NaN for an infinite dividend.
 SEPCONV_INLINE Vector exponential(Vector x) {
   constexpr float kShift = 0x1.8p23f;  // added to a small number, it leaves the nearest integer in the low bits
-  x = at_most(at_least(x, -87.3f), 88.7f);
+  x = at_most(at_least(x, -87.3f), 89.f);
   const Vector shifted = x * 0x1.715476p0f + kShift;
   const Vector n = shifted - kShift;
   Vector r = x - n * 0x1.62e4p-1f;
@@ -73,7 +74,7 @@ __attribute__((noinline)) inline Vector activate_any(Vector x, Activate how) {
     case Activation::relu: return at_least(x, 0.f);
     case Activation::relu6: return at_most(at_least(x, 0.f), 6.f);
     case Activation::silu: return x / (1.f + exponential(-x));
-    case Activation::hardswish: return x * at_most(at_least(x + 3.f, 0.f), 6.f) * (1.f / 6);
+    case Activation::hardswish: return x * (at_most(at_least(x + 3.f, 0.f), 6.f) * (1.f / 6));
     case Activation::gelu: return 0.5f * x * (1.f + error_function(x * 0x1.6a09e6p-1f));
     case Activation::gelu_tanh:
       return 0.5f * x * (1.f + hyperbolic_tangent(0x1.988454p-1f * (x + 0.044715f * x * x * x)));
