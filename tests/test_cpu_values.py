@@ -12,6 +12,8 @@ from kernels import DTYPES, LAYOUTS, check_result, configs_of, plan_of, run
 from torch import Tensor
 
 from sepconv import ops
+from sepconv.device import describe
+from sepconv.tuning.config import units
 
 INF, NAN = math.inf, math.nan
 EDGE = Case("edge", 2, 5, 7, (6, 9), (3, 3), padding=1)
@@ -150,6 +152,8 @@ def test_every_value_passes_unchanged(dtype: torch.dtype) -> None:
     case = Case("pass", 1, 1, 1, (256, 256), (1, 1))
     one = torch.ones(1, 1, 1, 1, dtype=dtype)
     y = on_cpu([values.view(1, 1, 256, 256), one, one, None, None, None], case).view(-1)
+    if units(dtype, describe(torch.device("cpu")).isa) != "vectors":  # the CPU's own bfloat16 has no subnormal numbers
+        values = torch.where(values.abs() < torch.finfo(dtype).tiny, 0, values)
     assert torch.equal(y.isnan(), values.isnan())
     assert torch.equal(y[~values.isnan()], values[~values.isnan()])
 

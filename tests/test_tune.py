@@ -101,7 +101,15 @@ def test_a_tuned_problem_runs_as_measured(monkeypatch: pytest.MonkeyPatch, folde
 
 def test_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     text = tune(*ONE).stdout
-    for word in ("1x5x11x6 -> 7", "model's choice", "best", "PyTorch ms", "gain", "times as long as the best", str(CPU)):
+    for word in (
+        "1x5x11x6 -> 7",
+        "model's choice",
+        "best",
+        "PyTorch ms",
+        "gain",
+        "times as long as the best",
+        str(CPU),
+    ):
         assert word in text
     monkeypatch.setenv("COLUMNS", "80")
     text = tune(*ONE).stdout
