@@ -290,6 +290,22 @@ def test_one_problem_that_cannot_be_tuned_does_not_end_the_others(monkeypatch: p
     assert "3x7x13x6 -> 17" in result.stdout
 
 
+def test_a_kernel_that_does_not_compile_does_not_end_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = CpuBackend.forward
+
+    def failing(self: CpuBackend, problem: Any, *rest: Any) -> torch.Tensor:
+        if problem.rank == 1:
+            raise CompilerError("no luck")
+        return forward(self, problem, *rest)
+
+    monkeypatch.setattr(CpuBackend, "forward", failing)
+    result = tune("--workload", "tiny", "--json")
+    facts = json.loads(result.stdout)
+    assert [len(problem["problem"]["in_size"]) for problem in facts["problems"]] == [2, 2]
+    assert [text.endswith("is skipped: no luck") for text in facts["skipped"]] == [True, True]
+    assert result.stderr.count("no luck") == 2
+
+
 def test_a_problem_that_pytorch_runs_faster_can_be_tuned_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rig.Rig, "run", lambda _, choice: 1.0 if choice is None else 2.0)
     facts_of(*ONE)

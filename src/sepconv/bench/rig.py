@@ -17,6 +17,7 @@ from sepconv.bench.budget import Errors, errors
 from sepconv.bench.measure import check, leave_nan_behind
 from sepconv.bench.timing import Timer
 from sepconv.device import Device, describe
+from sepconv.errors import CompilerError
 from sepconv.problem import Problem
 from sepconv.tuning import records
 from sepconv.tuning.config import CpuConfig
@@ -108,7 +109,8 @@ def tune(
 ) -> None:
     """Tune every problem that has no record yet, or all of them `again`; a record is on disk before the next one begins.
 
-    `tell` hears of each step, with the share that is done. Raises StoreError and CompilerError.
+    `tell` hears of each step, with the share that is done. A problem whose kernel does not compile is skipped. Raises
+    StoreError.
     """
     timer = Timer(device)
     for number, problem in enumerate(problems):
@@ -130,9 +132,13 @@ def _tune_one(run: Run, problem: Problem, timer: Timer, device: torch.device, ag
     if backend is None:
         run.skipped.append(f"{label(problem)} is skipped: {'; '.join(reasons)}")
         return
-    with torch.inference_mode():
-        rig = Rig(problem, backend, timer, device, tell)
-        outcome = search(problem, run.device, rig.run, rig.is_right)
+    try:
+        with torch.inference_mode():
+            rig = Rig(problem, backend, timer, device, tell)
+            outcome = search(problem, run.device, rig.run, rig.is_right)
+    except CompilerError as error:
+        run.skipped.append(f"{label(problem)} is skipped: {error}")
+        return
     record = outcome.record() if outcome.timed else None
     if record is not None:
         records.save([record], run.device)
