@@ -152,8 +152,16 @@ def _cache() -> Facts:
     problem = None
     if not os.access(_nearest_existing(place), os.W_OK):
         problem = f"the cache {place} cannot be written; set `{settings.CACHE_DIR.name}` to a folder that can"
-    size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file()) if place.is_dir() else 0
+    size = sum(map(_size, place.rglob("*"))) if place.is_dir() else 0
     return {"place": str(place), "exists": place.is_dir(), "bytes": size, "problem": problem}
+
+
+def _size(path: Path) -> int:
+    """The bytes of a file, 0 of anything else and of what another process has just removed."""
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except OSError:
+        return 0
 
 
 def _nearest_existing(place: Path) -> Path:
