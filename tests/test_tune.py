@@ -125,7 +125,7 @@ def test_json_has_every_time(folder: Path) -> None:
     (problem,) = facts["problems"]
     assert problem["measured"]
     assert problem["problem"]["out_channels"] == 7
-    assert len(problem["candidates"]) > 3
+    assert len(problem["candidates"]) > 1
     assert any(len(timed["times"]) == ROUNDS for timed in problem["candidates"])
     assert all(ms > 0 for timed in (*problem["candidates"], problem["eager"]) for ms in timed["times"])
     assert problem["model_ms"] == problem["candidates"][0]["ms"]
