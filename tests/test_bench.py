@@ -52,8 +52,7 @@ class FixedGauge:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ceilings and flushes of a size for tests."""
-    monkeypatch.setitem(timing.FLUSH_BYTES, "cpu", 2**16)
+    """Ceilings that need no measuring."""
     monkeypatch.setattr(roofline, "Gauge", FixedGauge)
 
 
@@ -192,14 +191,13 @@ def test_times_are_median_and_percentiles() -> None:
     assert timing.summary([2.0]) == timing.Times(2.0, 2.0, 2.0)
 
 
-def test_providers_are_called_in_turn_and_flushed_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_providers_are_called_in_turn_each_after_a_call_of_its_own() -> None:
     called: list[str] = []
     timer = timing.Timer(CPU)
-    monkeypatch.setattr(timer, "_write_buffer", lambda: called.append("flush"))
     functions = {name: (lambda n=name: called.append(n)) for name in "ab"}
     found = timer.in_turn(functions, 2, lambda: called.append("|"))
     warm = ["a"] * timing.WARM_UPS + ["b"] * timing.WARM_UPS
-    assert called == warm + ["flush", "a", "flush", "b", "|"] * 2
+    assert called == warm + ["a", "a", "b", "b", "|"] * 2
     assert all(times.p20 <= times.median <= times.p80 for times in found.values())
 
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from sepconv import cli, ops, settings
 from sepconv.backends.cpu import CpuBackend
-from sepconv.bench import rig, timing, workloads
+from sepconv.bench import rig, workloads
 from sepconv.device import describe
 from sepconv.errors import CompilerError
 from sepconv.jit.compilers import find_compiler
@@ -42,11 +42,10 @@ pytestmark = pytest.mark.skipif(_no_compiler(), reason="no C++ compiler here")
 
 @pytest.fixture(autouse=True)
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """The folder of the records; a small buffer flushes the caches, and every setting is the default."""
+    """The folder of the records; every setting is the default."""
     monkeypatch.setenv("COLUMNS", "200")
     for setting in settings.ALL:
         monkeypatch.delenv(setting.name, raising=False)
-    monkeypatch.setitem(timing.FLUSH_BYTES, "cpu", 1024)
     monkeypatch.setattr(records, "folder", lambda: tmp_path / "tuning")
     ops.forget_plans()
     yield tmp_path / "tuning"

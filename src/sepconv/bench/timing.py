@@ -1,4 +1,9 @@
-"""How a call is timed: all in turn in one loop, caches flushed before every call, the raw milliseconds of each kept."""
+"""How a call is timed: all in turn in one loop, the raw milliseconds of each kept.
+
+On CUDA the caches are flushed before every call. On the CPU the same call goes before it, untimed: threads of others stop
+spinning meanwhile and its own are awake, as between the layers of a network. Flushed caches and sleeping threads were tried:
+waking up on a shared machine cost more than small layers take, and differed from run to run (2 cores of a Xeon, 2026-11-29).
+"""
 
 import statistics
 import time
@@ -8,7 +13,7 @@ from typing import Any
 
 import torch
 
-FLUSH_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}  # above the last-level caches of a share of a server, of an H200
+FLUSH_BYTES = 256 * 2**20  # above the last-level cache of an H200
 WARM_UPS = 2
 
 
@@ -30,42 +35,21 @@ def summary(milliseconds: list[float]) -> Times:
 
 
 class Timer:
-    """Times calls on one device; holds the buffer that is written before every call to flush the caches."""
+    """Times calls on one device."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._flush = torch.empty(FLUSH_BYTES[device.type], dtype=torch.int8, device=device)
+        self._flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=device) if device.type == "cuda" else None
 
     def once(self, function: Callable[[], Any]) -> float:
         """Milliseconds of one call, what it returns still alive when the clock stops."""
-        self._write_buffer()
-        if self._device.type == "cuda":
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            result = function()
-            end.record()
-            end.synchronize()
-            del result
-            return float(start.elapsed_time(end))
+        if self._flush is not None:
+            return _on_cuda(function, self._flush)
+        function()
         begin = time.perf_counter()
         result = function()
         elapsed = time.perf_counter() - begin
         del result
         return elapsed * 1e3
-
-    def _write_buffer(self) -> None:
-        """Flush the caches; on the CPU by one thread.
-
-        The threads of whoever ran before stop spinning meanwhile, and PyTorch's own are not left spinning beside those
-        of a library with a pool of its own: every provider starts with idle threads.
-        """
-        if self._device.type == "cuda":
-            self._flush.zero_()
-            return
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        self._flush.zero_()
-        torch.set_num_threads(threads)
 
     def in_turn(
         self,
@@ -83,3 +67,15 @@ class Timer:
                 found[name].append(self.once(function))
             after_round()
         return {name: summary(times) for name, times in found.items()}
+
+
+def _on_cuda(function: Callable[[], Any], flush: torch.Tensor) -> float:
+    """Milliseconds of one call on CUDA, with caches that hold nothing of it."""
+    flush.zero_()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    result = function()
+    end.record()
+    end.synchronize()
+    del result
+    return float(start.elapsed_time(end))
