@@ -357,7 +357,7 @@ def _timed(
     request: Request,
     tell: Tell,
 ) -> Timing:
-    """Times of calls that take turns, so that a drift of the machine meets all of them, caches flushed before each.
+    """Times of calls that take turns, so that a drift of the machine meets all of them.
 
     At least 5 and at most 200 rounds, within `request.seconds` where that allows it, after a warm-up.
     """
