@@ -44,6 +44,7 @@ ODD = [
     Case("1d-rows", 5, 7, 11, (37,), (3,), padding=1, bias="dp"),
     Case("1d-long-row", 2, 5, 9, (143,), (5,), stride=2, padding=2, residual=True),
     Case("2d-images", 3, 5, 10, (7, 11), (3, 3), padding=1, bias="dp", residual=True),
+    Case("2d-images-valid", 3, 5, 10, (7, 11), (3, 3)),
     Case("2d-wide", 2, 17, 7, (3, 61), (3, 3), stride=(1, 1), padding=1),
     Case("2d-any-window", 2, 4, 13, (9, 23), (2, 4), m=2, stride=(2, 3), padding=2, dilation=(1, 2)),
 ]
