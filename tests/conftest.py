@@ -11,7 +11,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # asked for by PyTo
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-from kernels import few_builds  # noqa: F401
+from kernels import few_builds, terms_for_any_size  # noqa: F401
 
 from sepconv.jit import cxx, store
 from sepconv.tuning import records

@@ -18,6 +18,7 @@ from sepconv.device import describe
 from sepconv.functional import problem_and_device
 from sepconv.jit import cxx
 from sepconv.problem import Operands, Options, Problem
+from sepconv.tuning import config
 from sepconv.tuning.candidates import candidates
 from sepconv.tuning.config import CpuConfig
 
@@ -25,6 +26,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 LAYOUTS = ("plain", "channels_last")
 BACKEND = CpuBackend()
 CPU = torch.device("cpu")
+HAS_AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def words(case: Case) -> tuple:
@@ -89,6 +91,16 @@ def few_builds(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[tuple[int, ...]]
     monkeypatch.setattr(cpu, "build", build)
     ops.forget_plans()
     yield known
+    monkeypatch.undo()
+    ops.forget_plans()
+
+
+@pytest.fixture
+def terms_for_any_size(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Where the machine splits operands into terms, small problems have theirs split too."""
+    monkeypatch.setattr(config, "PIXELS_WORTH_TERMS", 0)
+    ops.forget_plans()
+    yield
     monkeypatch.undo()
     ops.forget_plans()
 

@@ -40,6 +40,9 @@ def _configs(plan_config: CpuConfig, rows: int, columns: int) -> list[CpuConfig]
     return [plan_config, CpuConfig(1, max(1, columns - 1), True), CpuConfig(across, columns, False)]
 
 
+pytestmark = pytest.mark.usefixtures("terms_for_any_size")
+
+
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Native], Check]]:
     """Puts a compiler of drivers in place of the libraries; gives what checks a case with it."""

@@ -8,12 +8,13 @@ import torch
 from budget import check
 from calls import separable
 from cases import ACTIVATION_WORDS, BY_ID, Case, activation, pair, tensors_of
-from kernels import DTYPES, LAYOUTS, check_result, configs_of, plan_of, run
+from kernels import DTYPES, HAS_AVX512, LAYOUTS, check_result, configs_of, plan_of, run
 from torch import Tensor
 
 from sepconv import ops
+from sepconv.backends import cpu
 from sepconv.device import describe
-from sepconv.tuning.config import units
+from sepconv.problem import Operands
 
 INF, NAN = math.inf, math.nan
 EDGE = Case("edge", 2, 5, 7, (6, 9), (3, 3), padding=1)
@@ -23,7 +24,7 @@ CASES = [
     Case("edge-1d", 3, 5, 7, (23,), (5,), padding=2),
 ]
 by_dtype = {"ids": lambda value: str(value).removeprefix("torch.")}
-pytestmark = pytest.mark.usefixtures("nan_in_fresh_memory", "few_builds")
+pytestmark = pytest.mark.usefixtures("nan_in_fresh_memory", "few_builds", "terms_for_any_size")
 
 
 def on_cpu(tensors: list[Tensor | None], case: Case) -> Tensor:
@@ -117,6 +118,46 @@ def test_subnormal_numbers_are_no_zeros(dtype: torch.dtype, form: str) -> None:
     assert not on_cpu(tensors, case).any()
 
 
+# --- operands of every size: those that do not split into terms go another way
+
+
+@pytest.mark.parametrize("form", LAYOUTS)
+@pytest.mark.parametrize("of_weight", [-100, -45, 0, 63, 120])
+@pytest.mark.parametrize("of_x", [-120, -45, -30, 0, 58, 63, 120])
+def test_numbers_of_any_size_are_multiplied_as_exactly(of_x: int, of_weight: int, form: str) -> None:
+    if not -110 < of_x + of_weight < 110:  # the result would not be a normal number
+        return
+    case = Case("scaled", 2, 37, 11, (9, 11), (3, 3), padding=1)
+    tensors = tensors_of(case, form=form)
+    tensors[0].mul_(2.0**of_x)
+    tensors[2].mul_(2.0**of_weight)
+    check_result(on_cpu(tensors, case), tensors, case)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], **by_dtype)
+def test_only_what_does_not_split_is_computed_twice(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    if describe(torch.device("cpu")).isa != "amx":
+        pytest.skip("nothing is split without AMX")
+    tensors, run_kernel, right = tensors_of(EDGE, dtype), cpu.Kernel.run, []
+
+    def run_and_note(kernel: cpu.Kernel, operands: Operands, y: Tensor) -> bool:
+        right.append(run_kernel(kernel, operands, y))
+        return right[-1]
+
+    monkeypatch.setattr(cpu.Kernel, "run", run_and_note)
+    on_cpu(tensors, EDGE)
+    tensors[0].zero_()
+    on_cpu(tensors, EDGE)
+    assert right == [True, True]
+    tensors[0][1, 1, 3, 4] = INF
+    on_cpu(tensors, EDGE)
+    assert right == [True, True, False, True]
+    tensors[0].fill_(1)
+    tensors[2][-1, -1] = NAN
+    on_cpu(tensors, EDGE)
+    assert right[4:] == [False, True]
+
+
 # --- the rounding to 16 bits
 
 
@@ -127,7 +168,7 @@ def test_results_are_rounded_as_pytorch_rounds(
     isa: str, dtype: torch.dtype, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every value times a weight, which float32 holds exactly: ties and their neighbours, subnormal and too large numbers."""
-    if isa == "avx512" and torch.backends.cpu.get_cpu_capability() != "AVX512":
+    if isa == "avx512" and not HAS_AVX512:
         pytest.skip("this CPU has no AVX-512")
     monkeypatch.setenv("SEPCONV_ISA", isa)
     ops.forget_plans()
@@ -152,7 +193,8 @@ def test_every_value_passes_unchanged(dtype: torch.dtype) -> None:
     case = Case("pass", 1, 1, 1, (256, 256), (1, 1))
     one = torch.ones(1, 1, 1, 1, dtype=dtype)
     y = on_cpu([values.view(1, 1, 256, 256), one, one, None, None, None], case).view(-1)
-    if units(dtype, describe(torch.device("cpu")).isa) != "vectors":  # the CPU's own bfloat16 has no subnormal numbers
+    own_bfloat16 = describe(torch.device("cpu")).isa in ("amx", "avx512_bf16")
+    if dtype is torch.bfloat16 and own_bfloat16:  # which has no subnormal numbers
         values = torch.where(values.abs() < torch.finfo(dtype).tiny, 0, values)
     assert torch.equal(y.isnan(), values.isnan())
     assert torch.equal(y[~values.isnan()], values[~values.isnan()])

@@ -151,7 +151,9 @@ def test_what_is_not_legal(rows: int, columns: int) -> None:
 @pytest.mark.parametrize("layout", [CHANNELS_FIRST, CHANNELS_LAST])
 def test_scratch_bounds_a_tile(layout: str) -> None:
     asked = problem((512, 512), channels=512, layout=layout)
-    sizes = {config: scratch(asked, config) for config in (CpuConfig(1, 512, False), CpuConfig(512, 512, False))}
+    sizes = {
+        config: scratch(asked, config, DEVICE.isa) for config in (CpuConfig(1, 512, False), CpuConfig(512, 512, False))
+    }
     assert [size <= MOST_SCRATCH for size in sizes.values()] == [True, False]
     assert [legal(asked, config, DEVICE) for config in sizes] == [True, False]
 

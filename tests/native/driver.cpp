@@ -3,7 +3,7 @@
 //   driver CALL RESULT
 //
 // CALL holds the record, then for each operand its bytes (a long, -1 for none) and content, then the bytes of y. Every buffer
-// is as large as it has to be and no larger, and what nobody has written is NaN.
+// is as large as it has to be and no larger, and what nobody has written is NaN. RESULT is y and a byte, what the kernel returns.
 #include <unistd.h>
 
 #include <cstdio>
@@ -59,8 +59,9 @@ int main(int, char** arguments) {
   call.y = static_cast<Element*>(fresh(bytes));
   call.threads.parallel = nullptr;
   call.workspace = static_cast<char*>(fresh(sepconv::Workspace(call).bytes()));
-  sepconv::forward(call);
+  const char right = sepconv::forward(call);
   file = std::fopen(arguments[2], "wb");
   if (!file || std::fwrite(call.y, 1, std::size_t(bytes), file) != std::size_t(bytes)) return 1;
+  if (std::fwrite(&right, 1, 1, file) != 1) return 1;
   return std::fclose(file);
 }

@@ -1,7 +1,7 @@
 """The CPU backend: one fused kernel, compiled for the machine and the window at hand."""
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from sepconv.problem import CHANNELS_LAST, Activation, Operands, Options, Proble
 from sepconv.reference import ACTIVATIONS
 from sepconv.tuning import model, records
 from sepconv.tuning.candidates import candidates
-from sepconv.tuning.config import CpuConfig, units
+from sepconv.tuning.config import VECTORS, CpuConfig, units
 
 ELEMENTS = {torch.float32: "float", torch.bfloat16: "sepconv::BFloat16", torch.float16: "sepconv::Float16"}
 _AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c", "-mprefer-vector-width=512")
@@ -30,6 +30,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
     "generic": (),
 }
+WITHOUT_TERMS = "avx512"  # what computes where an operand does not split into terms, on a machine that splits them
 COMMON_FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-pthread")
 SOURCES = Path(kernels.__file__).parent / "cpu"
 # The windows and the activations that are compiled in; any other is known to the kernel at run time only. Each of these
@@ -88,8 +89,9 @@ class CpuBackend:
         assert isinstance(config, CpuConfig)
         y = operands.x.new_empty_strided(problem.output_shape, problem.output_strides)
         if y.numel():
-            kernel = _kernel(problem, config, device)
-            kernel.run(_laid_out(problem, operands), y)
+            laid_out = _laid_out(problem, operands)
+            if not _kernel(problem, config, device).run(laid_out, y):
+                _kernel(problem, config, replace(device, isa=WITHOUT_TERMS)).run(laid_out, y)
         return y
 
     def gradients(
@@ -100,15 +102,16 @@ class CpuBackend:
 
 def build(problem: Problem, isa: str) -> cxx.Build:
     """What is compiled for a problem: all problems with the same window, dtype, layout and activations share it."""
-    unit = units(problem.dtype, isa)
-    if unit == "vectors" and isa in ("amx", "avx512_bf16"):  # what they add is of no use here: one kernel for all three
-        isa = "avx512"
+    unit = units(problem, isa)
+    if unit == VECTORS and isa in ("amx", "avx512_bf16"):  # what they add is of no use here: one kernel for all three
+        isa = WITHOUT_TERMS
     kernel, stride, dilation = (_two_axes(axes) for axes in (problem.kernel_size, problem.stride, problem.dilation))
     if kernel not in WINDOWS or max(stride) > 2 or max(dilation) > 1:
         kernel, stride = (0, 0), (1, 1)
     defines: dict[str, str | int] = {
         "ELEMENT": ELEMENTS[problem.dtype],
-        "UNITS": unit,
+        "UNITS": unit.name,
+        "TERMS": unit.terms,
         "CHANNELS_LAST": int(problem.layout == CHANNELS_LAST),
         "MULTIPLIER": int(problem.depth_multiplier == 1),
         "KERNEL_H": kernel[0],
@@ -164,8 +167,11 @@ class Kernel:
     template: bytes
     rank: int
 
-    def run(self, operands: Operands, y: Tensor) -> None:
-        """Compute y; operands are laid out as the kernel reads them."""
+    def run(self, operands: Operands, y: Tensor) -> bool:
+        """Compute y; operands are laid out as the kernel reads them.
+
+        False where y is not right: an operand does not split into terms, as infinities do not (kernels/cpu/terms.h).
+        """
         call = Call.from_buffer_copy(self.template)
         for name, tensor in zip(Operands._fields, operands, strict=True):
             setattr(call, name, None if tensor is None else tensor.data_ptr())
@@ -176,7 +182,7 @@ class Kernel:
         call.threads = threads()
         scratch = workspace(self.library.sepconv_workspace(ctypes.byref(call)))
         call.workspace = scratch.address
-        self.library.sepconv_forward(ctypes.byref(call))
+        return bool(self.library.sepconv_forward(ctypes.byref(call)))
 
 
 @lru_cache(maxsize=4096)
@@ -189,7 +195,7 @@ def _kernel(problem: Problem, config: CpuConfig, device: Device) -> Kernel:
         _FAILURES[wanted] = str(error)
         raise
     library.sepconv_workspace.restype = ctypes.c_long
-    library.sepconv_forward.restype = None
+    library.sepconv_forward.restype = ctypes.c_int
     axes = [problem.in_size, problem.out_size, problem.kernel_size, problem.stride, problem.dilation]
     in_size, out_size, kernel, stride, dilation = map(_two_axes, axes)
     padding = (0, *(before for before, _ in problem.padding))[-2:]

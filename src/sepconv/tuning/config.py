@@ -28,12 +28,35 @@ class CpuConfig:
         return f"tiles of {self.tile_rows} x {self.tile_columns} output pixels, {how}"
 
 
-def units(dtype: torch.dtype, isa: str) -> str:
-    """What multiplies in the product: 'vectors' of float32, or for bfloat16 where the CPU has them 'pairs' or 'matrices'."""
-    return _UNITS.get(isa, "vectors") if dtype is torch.bfloat16 else "vectors"
+@dataclass(frozen=True)
+class Units:
+    """What multiplies in the product, by its name in kernels/cpu/call.h, and of how many bfloat16 terms its operands are sums.
+
+    'vectors' of float32; where the CPU has them, 'matrices' of bfloat16, or for bfloat16 alone 'pairs'. With one term an
+    operand is of the unit's own dtype.
+    """
+
+    name: str
+    terms: int = 1
 
 
-_UNITS = {"amx": "matrices", "avx512_bf16": "pairs"}
+VECTORS = Units("vectors")
+
+
+# Output pixels from which on splitting the weights pays: every weight is split once and multiplied with each pixel.
+PIXELS_WORTH_TERMS = 128
+
+
+def units(problem: Problem, isa: str) -> Units:
+    """What multiplies for this problem on this machine."""
+    if problem.dtype is torch.bfloat16:
+        return _BFLOAT16_UNITS.get(isa, VECTORS)
+    pixels = problem.batch * math.prod(problem.out_size)
+    return Units("matrices", _TERMS[problem.dtype]) if isa == "amx" and pixels >= PIXELS_WORTH_TERMS else VECTORS
+
+
+_BFLOAT16_UNITS = {"amx": Units("matrices"), "avx512_bf16": Units("pairs")}
+_TERMS = {torch.float16: 2, torch.float32: 3}
 
 
 def rows_and_columns(problem: Problem) -> tuple[int, int]:
@@ -42,17 +65,23 @@ def rows_and_columns(problem: Problem) -> tuple[int, int]:
     return max(1, problem.batch * math.prod(outer)), max(1, columns)
 
 
-def scratch(problem: Problem, config: CpuConfig) -> int:
+def operand_bytes(problem: Problem, isa: str) -> int:
+    """The bytes of one number in the product, all terms together."""
+    unit = units(problem, isa)
+    return 4 if unit == VECTORS else 2 * unit.terms
+
+
+def scratch(problem: Problem, config: CpuConfig, isa: str) -> int:
     """Roughly the bytes that one tile takes: its depthwise result and, in channels_first, the padded input of two channels."""
     middle = problem.in_channels * problem.depth_multiplier
-    result = config.tile_rows * config.tile_columns * middle
+    result = operand_bytes(problem, isa) * config.tile_rows * config.tile_columns * middle
     if problem.layout == CHANNELS_LAST:
-        return 4 * result
+        return result
     stride, kernel, dilation = ((1, 1, *axes)[-2:] for axes in (problem.stride, problem.kernel_size, problem.dilation))
     reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
     input_rows = config.tile_rows * stride[0] + reach[0]
     input_columns = config.tile_columns * stride[1] + reach[1]
-    return 4 * (result + 2 * input_rows * input_columns)
+    return result + 4 * 2 * input_rows * input_columns
 
 
 def legal(problem: Problem, config: CpuConfig, device: Device) -> bool:
@@ -60,4 +89,4 @@ def legal(problem: Problem, config: CpuConfig, device: Device) -> bool:
     rows, columns = rows_and_columns(problem)
     inside = 1 <= config.tile_rows <= rows and 1 <= config.tile_columns <= columns
     whole = config.tile_rows == 1 or config.tile_columns == columns
-    return inside and whole and scratch(problem, config) <= MOST_SCRATCH
+    return inside and whole and scratch(problem, config, device.isa) <= MOST_SCRATCH

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sepconv.device import Device
 from sepconv.problem import Problem
 from sepconv.tuning.candidates import candidates
-from sepconv.tuning.config import CpuConfig, rows_and_columns, units
+from sepconv.tuning.config import CpuConfig, operand_bytes, rows_and_columns, units
 
 LANES = {"amx": 16, "avx512_bf16": 16, "avx512": 16, "avx2": 8, "generic": 4}  # float32 values of a vector
 
@@ -29,17 +29,17 @@ class Constants:
     """
 
     product: float = 0.58
-    matrices: float = 0.045
+    matrices: float = 0.035
     result: float = 6.0
     load: float = 1.0
     vector: float = 8.5
     row: float = 14.0
     copy: float = 2.4
-    meeting: float = 7000.0
+    meeting: float = 20000.0
     tile: float = 1300.0
     cache_bytes: float = 32.0
-    memory_bytes: float = 12.0
-    fits: float = 0.33
+    memory_bytes: float = 7.0
+    fits: float = 0.45
     spilled: float = 0.75
     worst: float = 1.6
 
@@ -74,19 +74,21 @@ def eager_is_faster(problem: Problem, device: Device) -> str | None:
 
 
 def _result_bytes(problem: Problem, config: CpuConfig, device: Device) -> int:
-    size = 4 if units(problem.dtype, device.isa) == "vectors" else 2
-    return size * config.tile_rows * config.tile_columns * problem.in_channels * problem.depth_multiplier
+    middle = problem.in_channels * problem.depth_multiplier
+    return operand_bytes(problem, device.isa) * middle * config.tile_rows * config.tile_columns
 
 
 def _product(problem: Problem, config: CpuConfig, device: Device, constants: Constants) -> float:
     """One tile's product: arithmetic, unless the weights come in too slowly; slower where its operand leaves the cache."""
     lanes, middle = LANES[device.isa], problem.in_channels * problem.depth_multiplier
     vectors = math.ceil(config.tile_rows * config.tile_columns / lanes)
-    each = constants.matrices if units(problem.dtype, device.isa) == "matrices" else constants.product
+    unit = units(problem, device.isa)
+    products = unit.terms * (unit.terms + 1) // 2
+    each = products * constants.matrices if unit.name == "matrices" else constants.product
     arithmetic = vectors * problem.out_channels * (each * middle + constants.result)
     excess = _result_bytes(problem, config, device) / (constants.fits * device.cache) - 1
     arithmetic *= min(constants.worst, 1 + constants.spilled * max(0.0, excess))
-    weights = 4 * middle * problem.out_channels
+    weights = operand_bytes(problem, device.isa) * middle * problem.out_channels
     return arithmetic + weights / (constants.cache_bytes if weights < device.cache / 2 else constants.memory_bytes)
 
 

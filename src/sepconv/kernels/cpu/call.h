@@ -24,9 +24,18 @@ constexpr Activation kPointwiseActivation = Activation::SEPCONV_POINTWISE_ACTIVA
 enum class Units { vectors, pairs, matrices };
 constexpr Units kUnits = Units::SEPCONV_UNITS;
 using Operand = std::conditional_t<kUnits == Units::vectors, float, BFloat16>;
+constexpr int kTerms = SEPCONV_TERMS;  // an operand of the product is a sum of so many of these; see terms.h
 constexpr int kDepthStep = kUnits == Units::vectors ? 1 : kUnits == Units::pairs ? 2 : 32;  // what the depth is padded to
 constexpr int kBlock = kUnits == Units::matrices ? 32 : kRows;                     // rows of the product that are computed together
 constexpr int kPanel = kUnits == Units::matrices ? 32 : kLanes * kVectors;         // and columns
+
+// Where things lie in an operand with columns: in panels of kPanel columns, in which kDepthStep rows of the depth are together,
+// one term after the other. From one term to the next, and the place of an (even, where there are pairs) row:
+constexpr long kTermInPanel = kDepthStep * kPanel;
+constexpr long in_panel(long row) { return (row / kDepthStep * kDepthStep * kTerms + row % kDepthStep) * kPanel; }
+// In an operand with rows that matrix units multiply: blocks of kBlock rows, in the same way.
+constexpr long kTermInBlock = kDepthStep * kBlock;
+constexpr long in_block(long row, long depth) { return (depth / kDepthStep * kTerms * kBlock + row) * kDepthStep + depth % kDepthStep; }
 
 // An element of a tensor as an operand.
 template <typename To = Operand, typename From>
@@ -58,6 +67,8 @@ struct Call {
   long middle() const { return channels * multiplier; }
   // The length of the product's sums, with zeros behind the last middle channel.
   long depth() const { return round_up(middle(), kDepthStep); }
+  // What a row of the product takes: all terms of its depth.
+  long row() const { return kTerms * depth(); }
   // The input channel of a middle channel.
   long channel_of(long middle) const { return kMultiplier == 1 ? middle : middle / multiplier; }
   long taps() const { return kernel_h * kernel_w; }

@@ -7,24 +7,41 @@
 #include "call.h"
 #include "product.h"
 #include "team.h"
+#include "terms.h"
 #include "tile.h"
 #include "workspace.h"
 #include "window_first.h"
 
 namespace sepconv {
 
+// A row of weights as operands, with zeros behind the last; a row that does not exist is zeros.
+inline void pack_row(const Call& call, long output, Operand* packed, Largest& largest) {
+  const Element* weights = call.pointwise_weight + output * call.middle();
+  const long count = output < call.outputs ? call.middle() : 0;
+  if constexpr (kUnits == Units::matrices) {
+    packed += output / kBlock * kBlock * call.row();
+    for (long c = 0; c < call.depth(); c += kLanes) {
+      const Vector v = load_some(weights + c, count - c);
+      largest.see(v);
+      store_terms(packed + in_block(output % kBlock, c), kTermInBlock, v);
+    }
+  } else {
+    packed += output * call.depth();
+    for (long c = 0; c < count; ++c) packed[c] = to_operand(weights[c]);
+    std::fill(packed + count, packed + call.depth(), Operand{});
+  }
+}
+
 // Weights become rows of operands, with zeros behind the last row and behind each row; biases become float32.
 inline void prepare(const Call& call, const Workspace& space, const Member& member) {
   long begin, end;
   if (!Workspace::weights_as_they_are(call)) {
-    const long depth = call.depth(), middle = call.middle();
+    Largest largest;
     member.share(round_up(call.outputs, kBlock), 1, begin, end);
     for (long o = begin; o < end; ++o) {
-      const long existing = o < call.outputs ? middle : 0;
-      const Element* row = call.pointwise_weight + o * middle;
-      for (long c = 0; c < existing; ++c) space.weights()[o * depth + c] = to_operand(row[c]);
-      std::fill(space.weights() + o * depth + existing, space.weights() + (o + 1) * depth, Operand{});
+      pack_row(call, o, space.weights(), largest);
     }
+    space.seen(member.number)->weights.see(largest);
   }
   member.share(call.pointwise_bias ? call.outputs : 0, 1, begin, end);
   for (long i = begin; i < end; ++i) space.bias()[i] = to_float(call.pointwise_bias[i]);
@@ -46,9 +63,9 @@ inline bool needs_preparing(const Call& call) { return !Workspace::weights_as_th
 // One channel's line as a row of the panels. Of two channels that make a pair the second one, or the last of all, puts both.
 inline void put_channel(const Call& call, const Workspace& space, long thread, long pixels, long channel, bool is_last) {
   const float* line = space.line(thread, channel);
-  const long step = call.depth() * kPanel;
+  const long step = call.row() * kPanel;
   if constexpr (kUnits == Units::vectors) {
-    float* panel = reinterpret_cast<float*>(space.result(thread)) + channel * kPanel;
+    float* panel = reinterpret_cast<float*>(space.result(thread)) + in_panel(channel);
     for (long p = 0; p < pixels; p += kPanel, panel += step) {
 #pragma GCC unroll 8
       for (int j = 0; j < kPanel; j += kLanes) store(panel + j, load(line + p + j));
@@ -56,22 +73,29 @@ inline void put_channel(const Call& call, const Workspace& space, long thread, l
   } else if (channel % 2 || is_last) {
     const long even = channel / 2 * 2;
     const float* before = space.line(thread, even);
-    BFloat16* panel = reinterpret_cast<BFloat16*>(space.result(thread)) + even * kPanel;
+    Operand* panel = space.result(thread) + in_panel(even);
+    Largest& of_thread = space.seen(thread)->results;
+    Largest largest = of_thread;
     for (long p = 0; p < pixels; p += kPanel, panel += step) {
 #pragma GCC unroll 8
       for (int j = 0; j < kPanel; j += kLanes) {
-        store_pairs(panel + 2 * j, load(before + p + j), channel == even ? Vector{} : load(line + p + j));
+        const long existing = pixels - p - j;  // behind the last pixel the lines hold anything
+        const Vector first = load_some(before + p + j, existing);
+        const Vector second = load_some(line + p + j, channel == even ? 0 : existing);
+        if constexpr (kTerms > 1) largest.see(first), largest.see(second);
+        store_pair_terms(panel + 2 * j, kTermInPanel, first, second);
       }
     }
+    of_thread = largest;
   }
 }
 
 // Zeros for the rows [begin, end) of the panels, behind the last channel.
 inline void clear_channels(const Call& call, const Workspace& space, long thread, long pixels, long begin, long end) {
   if (begin >= end) return;
-  Operand* panel = space.result(thread);
-  for (long p = 0; p < pixels; p += kPanel, panel += call.depth() * kPanel) {
-    std::fill(panel + begin * kPanel, panel + end * kPanel, Operand{});
+  Operand* panel = space.result(thread) + in_panel(begin);
+  for (long p = 0; p < pixels; p += kPanel, panel += call.row() * kPanel) {
+    for (int t = 0; t < kTerms; ++t) std::fill_n(panel + t * kTermInPanel, (end - begin) * kPanel, Operand{});
   }
 }
 
@@ -134,7 +158,7 @@ inline void multiply_apart(const Call& call, const Workspace& space, const Membe
       for (int i = 0; i < rows; ++i) std::copy_n(call.residual + first + i * plane + offset, run, residuals + i * kPanel + done);
     });
   }
-  multiply_block(rows, (count + kLanes - 1) / kLanes, weights, call.depth(), panel, call.depth(), target);
+  multiply_block(rows, (count + kLanes - 1) / kLanes, weights, call.row(), panel, call.depth(), target);
   for_runs(call, tile, pixel, count, [&](long done, long run, long offset) {
     for (int i = 0; i < rows; ++i) std::copy_n(results + i * kPanel + done, run, call.y + first + i * plane + offset);
   });
@@ -145,7 +169,7 @@ inline void multiply_tile(const Call& call, const Workspace& space, const Member
   const Operand* weights = space.weights();
   if (Workspace::weights_as_they_are(call)) weights = reinterpret_cast<const Operand*>(call.pointwise_weight);
   const Operand* result = space.result(member.number);
-  const long depth = call.depth(), plane = call.pixels(), pixels = tile.pixels();
+  const long depth = call.depth(), row = call.row(), plane = call.pixels(), pixels = tile.pixels();
   // Where each panel's first pixel lies in y, or -1 where the panel is no run of neighbours.
   long* places = space.places(member.number);
   for (long p = 0; p < pixels; p += kPanel) {
@@ -158,15 +182,15 @@ inline void multiply_tile(const Call& call, const Workspace& space, const Member
     const float* bias = call.pointwise_bias ? space.bias() + o : nullptr;
     Target target{nullptr, nullptr, plane, bias, call.pointwise_activation};
     for (long p = 0; p < pixels; p += kPanel) {
-      const Operand* panel = result + p * depth;
+      const Operand* panel = result + p * row;
       const long place = places[p / kPanel];
       if (place < 0) {
-        multiply_apart(call, space, member, tile, p, rows, o, weights + o * depth, panel, target);
+        multiply_apart(call, space, member, tile, p, rows, o, weights + o * row, panel, target);
         continue;
       }
       target.y = call.y + o * plane + place;
       target.residual = call.residual ? call.residual + o * plane + place : nullptr;
-      multiply_block(rows, kPanel / kLanes, weights + o * depth, depth, panel, depth, target);
+      multiply_block(rows, kPanel / kLanes, weights + o * row, row, panel, depth, target);
     }
     o += rows;
   }

@@ -7,28 +7,45 @@
 #include "call.h"
 #include "product.h"
 #include "team.h"
+#include "terms.h"
 #include "tile.h"
 #include "workspace.h"
 #include "window_last.h"
 
 namespace sepconv {
 
+constexpr long kTogether = kUnits == Units::vectors ? 1 : 2;  // rows of the depth that lie side by side in a panel
+
+// The weights of some output channels as a panel, with zeros behind the last of them and behind the last middle channel.
+inline void pack_panel(const Call& call, const Element* weights, long outputs, Operand* panel, Largest& seen) {
+  const long depth = call.depth(), middle = call.middle();
+  Largest largest = seen;
+  const auto column = [&](long c, long j) {
+    float lanes[kLanes];
+    for (int i = 0; i < kLanes; ++i) lanes[i] = c < middle && j + i < outputs ? to_float(weights[(j + i) * middle + c]) : 0.f;
+    const Vector v = load(lanes);
+    largest.see(v);
+    return v;
+  };
+  for (long c = 0; c < depth; c += kTogether) {
+    for (long j = 0; j < kPanel; j += kLanes) {
+      Operand* to = panel + in_panel(c) + kTogether * j;
+      if constexpr (kTogether == 1) store(to, column(c, j));
+      else store_pair_terms(to, kTermInPanel, column(c, j), column(c + 1, j));
+    }
+  }
+  seen = largest;
+}
+
 // Weights become panels of output channels, with zeros behind the last; taps become vectors of channels.
 inline void prepare(const Call& call, const Workspace& space, const Member& member) {
-  const long middle = call.middle(), depth = call.depth(), pitch = space.padded_middle(), taps = call.taps();
-  constexpr long together = kUnits == Units::vectors ? 1 : 2;  // neighbours in the depth that lie side by side
+  const long middle = call.middle(), pitch = space.padded_middle(), taps = call.taps();
   long begin, end;
   member.share(call.outputs, kPanel, begin, end);
   for (long o = begin; o < end; o += kPanel) {
-    Operand* panel = space.weights() + o * depth;
+    Operand* panel = space.weights() + o * call.row();
     const long existing = std::min<long>(kPanel, end - o);
-    std::fill(panel, panel + (existing == kPanel && depth == middle ? 0 : depth * kPanel), Operand{});
-    for (long j = 0; j < existing; ++j) {
-      const Element* row = call.pointwise_weight + (o + j) * middle;
-      for (long c = 0; c < middle; ++c) {
-        panel[c / together * together * kPanel + j * together + c % together] = to_operand(row[c]);
-      }
-    }
+    pack_panel(call, call.pointwise_weight + o * middle, existing, panel, space.seen(member.number)->weights);
     for (long j = 0; j < kPanel; ++j) {
       space.bias()[o + j] = call.pointwise_bias && j < existing ? to_float(call.pointwise_bias[o + j]) : 0.f;
     }
@@ -50,16 +67,20 @@ inline void depthwise_tile(const Call& call, const Workspace& space, const Membe
   const LastTaps taps{space.taps(), call.depthwise_bias ? space.taps() + call.taps() * pitch : nullptr, pitch, call.depthwise_activation};
   const Piece* pieces = space.pieces(member.number);
   const long count = cut(call, tile, space.pieces(member.number));
+  Largest& seen = space.seen(member.number)->results;
+  LastResult result{space.result(member.number), call.depth(), space.result_pitch(), 0, 0, seen};
   for (long i = 0; i < count; ++i) {
-    Operand* out = space.result(member.number) + pieces[i].pixel * space.result_pitch();
     for (long c = begin; c < end; c += kLanes) {
-      depthwise_last(call, pieces[i], c, std::min<long>(kLanes, middle - c), taps, out, space.result_pitch());
+      result.pixel = pieces[i].pixel;
+      result.channel = c;
+      depthwise_last(call, pieces[i], c, std::min<long>(kLanes, middle - c), taps, result);
     }
   }
+  seen = result.largest;
   if (end < pitch || pitch >= call.depth()) return;
-  for (long p = 0; p < tile.pixels(); ++p) {
-    Operand* pixel = space.result(member.number) + p * space.result_pitch();
-    std::fill(pixel + pitch, pixel + call.depth(), Operand{});
+  for (result.pixel = 0; result.pixel < tile.pixels();) {
+    for (result.channel = pitch; result.channel < call.depth(); result.channel += kLanes) result.store_here(Vector{});
+    ++result.pixel;
   }
 }
 
@@ -83,7 +104,7 @@ inline void multiply_run(const Call& call, const Workspace& space, const Member&
                          long begin, long end) {
   const long depth = call.depth(), pitch = space.result_pitch();
   for (long o = begin; o < end; o += kPanel) {
-    const Operand* panel = space.weights() + o * depth;
+    const Operand* panel = space.weights() + o * call.row();
     const Operand* a = space.result(member.number) + pixel * pitch;
     const long existing = std::min<long>(kPanel, end - o);
     Target target{nullptr, nullptr, call.outputs, call.pointwise_bias ? space.bias() + o : nullptr, call.pointwise_activation};

@@ -9,7 +9,8 @@ __attribute__((visibility("default"))) long sepconv_workspace(const sepconv::Cal
   return sepconv::Workspace(*call).bytes();
 }
 
-__attribute__((visibility("default"))) void sepconv_forward(const sepconv::Call* call) { sepconv::forward(*call); }
+// Compute y; 0 where an operand is of a kind that only a kernel without terms can multiply (terms.h).
+__attribute__((visibility("default"))) int sepconv_forward(const sepconv::Call* call) { return sepconv::forward(*call); }
 
 // The bytes of the records that callers mirror.
 __attribute__((visibility("default"))) void sepconv_sizes(long sizes[3]) {

@@ -7,6 +7,7 @@
 #include "call.h"
 #include "pages.h"
 #include "team.h"
+#include "terms.h"
 #include "tile.h"
 #include "workspace.h"
 
@@ -39,12 +40,25 @@ inline void share_tiles(const Call& call, const Workspace& space, const Tiles& t
   }
 }
 
-inline void forward(const Call& call) {
+// Whether the operands that all threads have seen may be split.
+inline bool all_split(const Call& call, const Workspace& space) {
+  Seen all;
+  for (long i = 0; i < call.threads.count; ++i) {
+    all.results.see(space.seen(i)->results);
+    all.weights.see(space.seen(i)->weights);
+  }
+  return all.results.splits() && all.weights.splits();
+}
+
+// Compute y. Returns false where it is not right, since an operand does not split into terms: a kernel without them has to
+// compute it.
+inline bool forward(const Call& call) {
   const Workspace space(call);
   const Tiles tiles(call);
   const Pages pages(call.y, call.huge_pages ? call.batch * call.outputs * call.pixels() * long(sizeof(Element)) : 0);
   advise_huge(pages);
   std::atomic<long> next{0};
+  for (long i = 0; i < call.threads.count; ++i) *space.seen(i) = {};
   run_team(call.threads, [&](Member& member) {
     const Session session;
     touch(pages, member);
@@ -55,6 +69,7 @@ inline void forward(const Call& call) {
     if (call.shared) share_tiles(call, space, tiles, member);
     else run_tiles(call, space, tiles, member, next);
   });
+  return kTerms == 1 || all_split(call, space);
 }
 
 }  // namespace sepconv

@@ -21,26 +21,42 @@ class Session {
   Session(const Session&) = delete;
 };
 
-// The sums of one block; Two says whether there is a second tile of rows, and of columns.
+// Which terms are multiplied: all pairs but the smallest, in an order in which each differs from the one before in one of the two
+// where that is possible, the largest last.
+struct TermsOf {
+  int a, b;
+};
+constexpr TermsOf kOfOne[] = {{0, 0}}, kOfTwo[] = {{1, 0}, {0, 1}, {0, 0}};
+constexpr TermsOf kOfThree[] = {{0, 2}, {0, 1}, {1, 1}, {1, 0}, {2, 0}, {0, 0}};
+constexpr const TermsOf* kTermsOf = kTerms == 1 ? kOfOne : kTerms == 2 ? kOfTwo : kOfThree;
+constexpr int kProducts = kTerms * (kTerms + 1) / 2;
+
+// The sums of one block over [begin, end) of the depth; Two says whether there is a second tile of rows, and of columns.
 template <bool TwoRows, bool TwoColumns>
-SEPCONV_INLINE void multiply_tiles(const BFloat16* a, long pitch, const BFloat16* b, long depth, float* sums) {
+SEPCONV_INLINE void multiply_tiles(const BFloat16* a, const BFloat16* b, long begin, long end, float* sums) {
+  constexpr int kDepthBytes = kDepthStep * 2;  // of a row of a block
   constexpr int kRowBytes = kPanel * 4;  // of the panel, for two neighbours in the depth, and of the sums
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
-  for (long k = 0; k < depth; k += kDepthStep, b += kDepthStep * kPanel) {
-    _tile_loadd(4, a + k, pitch * 2);
-    _tile_loadd(6, b, kRowBytes);
-    _tile_dpbf16ps(0, 4, 6);
-    if constexpr (TwoColumns) {
-      _tile_loadd(7, b + 32, kRowBytes);
-      _tile_dpbf16ps(1, 4, 7);
-    }
-    if constexpr (TwoRows) {
-      _tile_loadd(5, a + 16 * pitch + k, pitch * 2);
-      _tile_dpbf16ps(2, 5, 6);
-      if constexpr (TwoColumns) _tile_dpbf16ps(3, 5, 7);
+  for (long k = begin; k < end; k += kDepthStep) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kProducts; ++i) {
+      const BFloat16* row = a + in_block(0, k) + kTermsOf[i].a * kTermInBlock;
+      const BFloat16* column = b + in_panel(k) + kTermsOf[i].b * kTermInPanel;
+      if (i == 0 || kTermsOf[i].a != kTermsOf[i - 1].a) {
+        _tile_loadd(4, row, kDepthBytes);
+        if constexpr (TwoRows) _tile_loadd(5, row + 16 * kDepthStep, kDepthBytes);
+      }
+      if (i == 0 || kTermsOf[i].b != kTermsOf[i - 1].b) {
+        _tile_loadd(6, column, kRowBytes);
+        if constexpr (TwoColumns) _tile_loadd(7, column + 32, kRowBytes);
+      }
+      _tile_dpbf16ps(0, 4, 6);
+      if constexpr (TwoColumns) _tile_dpbf16ps(1, 4, 7);
+      if constexpr (TwoRows) _tile_dpbf16ps(2, 5, 6);
+      if constexpr (TwoRows && TwoColumns) _tile_dpbf16ps(3, 5, 7);
     }
   }
   _tile_stored(0, sums, kRowBytes);
@@ -49,15 +65,28 @@ SEPCONV_INLINE void multiply_tiles(const BFloat16* a, long pitch, const BFloat16
   if constexpr (TwoRows && TwoColumns) _tile_stored(3, sums + 16 * kPanel + 16, kRowBytes);
 }
 
-// One block of at most kBlock rows over the first `vectors` vectors of a panel. The rows of `a` up to the next multiple of 16
-// exist, whatever they hold.
-inline void multiply_block(int rows, long vectors, const BFloat16* a, long pitch, const BFloat16* b, long depth,
+inline void multiply_part(int rows, long vectors, const BFloat16* a, const BFloat16* b, long begin, long end, float* sums) {
+  if (rows > 16 && vectors > 1) multiply_tiles<true, true>(a, b, begin, end, sums);
+  else if (rows > 16) multiply_tiles<true, false>(a, b, begin, end, sums);
+  else if (vectors > 1) multiply_tiles<false, true>(a, b, begin, end, sums);
+  else multiply_tiles<false, false>(a, b, begin, end, sums);
+}
+
+// One block of at most kBlock rows over the first `vectors` vectors of a panel. `a` holds a whole block, whatever is in the rows
+// beyond `rows`; it has no pitch.
+inline void multiply_block(int rows, long vectors, const BFloat16* a, long, const BFloat16* b, long depth,
                            const Target& target) {
   alignas(64) float sums[kBlock * kPanel];
-  if (rows > 16 && vectors > 1) multiply_tiles<true, true>(a, pitch, b, depth, sums);
-  else if (rows > 16) multiply_tiles<true, false>(a, pitch, b, depth, sums);
-  else if (vectors > 1) multiply_tiles<false, true>(a, pitch, b, depth, sums);
-  else multiply_tiles<false, false>(a, pitch, b, depth, sums);
+  // Only float32 needs its long sums in runs: what 16 bits round is more.
+  const long run = kTerms == 3 ? kRun : depth;
+  for (long k = 0; k < depth; k += run) {
+    alignas(64) float part[kBlock * kPanel];
+    multiply_part(rows, vectors, a, b, k, depth - k < run ? depth : k + run, k ? part : sums);
+    if (k == 0) continue;
+    for (int i = 0; i < rows; ++i) {
+      for (int j = 0; j < kPanel; j += kLanes) store(sums + i * kPanel + j, load(sums + i * kPanel + j) + load(part + i * kPanel + j));
+    }
+  }
   for (int i = 0; i < rows; ++i) {
     for (int j = 0; j < vectors; ++j) finish(load(sums + i * kPanel + j * kLanes), target, i, j * kLanes);
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "terms.h"
 #include "tile.h"
 
 namespace sepconv {
@@ -13,6 +14,29 @@ struct LastTaps {
   const float* bias;
   long pitch;
   Activate activation;
+};
+
+// Where the depthwise results of a vector of channels go, pixel after pixel: rows with a pitch, or blocks for matrix units.
+struct LastResult {
+  Operand* start;
+  long depth, pitch;
+  long pixel, channel;
+  Largest largest;
+
+  SEPCONV_INLINE void put(Vector v) {
+    if constexpr (kTerms > 1) largest.see(v);
+    store_here(v);
+    ++pixel;
+  }
+
+  SEPCONV_INLINE void store_here(Vector v) {
+    if constexpr (kUnits == Units::matrices) {
+      Operand* block = start + pixel / kBlock * kBlock * kTerms * depth;
+      store_terms(block + in_block(pixel % kBlock, channel), kTermInBlock, v);
+    } else {
+      store(start + pixel * pitch + channel, v);
+    }
+  }
 };
 
 // One vector of middle channels from `channel` on, of which only `lanes` exist; `pixel` is where channel 0 of x lies.
@@ -67,7 +91,8 @@ SEPCONV_INLINE Vector one_pixel(const Call& call, const Element* image, long row
 // loaded once for all the pixels that it belongs to, whose sums move along in registers. What does not exist adds nothing.
 template <bool Whole>
 SEPCONV_INLINE void slide_row(const Call& call, const Element* image, long row, Span h, const Piece& piece, long channel, long lanes,
-                              const LastTaps& taps, Operand* out, long pitch) {
+                              const LastTaps& taps, LastResult& result) {
+  LastResult to = result;  // a copy, which no store can change
   const Vector bias = taps.bias ? load(taps.bias + channel) : Vector{};
   Vector weight[kKernelH * kKernelW];
 #pragma GCC unroll 32
@@ -88,36 +113,33 @@ SEPCONV_INLINE void slide_row(const Call& call, const Element* image, long row, 
       }
     }
     if (column - first >= kKernelW - 1) {
-      store(out, activate<kDepthwiseActivation>(sum[0], taps.activation));
-      out += pitch;
+      to.put(activate<kDepthwiseActivation>(sum[0], taps.activation));
     }
 #pragma GCC unroll 32
     for (int w = 0; w + 1 < kKernelW; ++w) sum[w] = sum[w + 1];
     sum[kKernelW - 1] = bias;
   }
+  result = to;
 }
 
-// All pixels of a piece of one vector of channels; `out` is the first pixel's channel 0, `pitch` from pixel to pixel.
-inline void depthwise_last(const Call& call, const Piece& piece, long channel, long lanes, const LastTaps& taps, Operand* out,
-                           long pitch) {
+// All pixels of a piece of one vector of channels.
+inline void depthwise_last(const Call& call, const Piece& piece, long channel, long lanes, const LastTaps& taps, LastResult& result) {
   const Element* image = call.x + piece.image * call.x_stride_n;
-  out += channel;
   for (long r = piece.row; r < piece.row + piece.rows; ++r) {
     const long row = r * call.stride_h - call.padding_h;
     const Span h = existing(row, call.kernel_h, call.dilation_h, call.in_h);
     if constexpr (!kAnyWindow && kStrideW == 1) {
       const bool whole = h.begin == 0 && h.end == kKernelH && lanes == kLanes;
-      if (whole) slide_row<true>(call, image, row, h, piece, channel, kLanes, taps, out, pitch);
-      else slide_row<false>(call, image, row, h, piece, channel, lanes, taps, out, pitch);
-      out += piece.columns * pitch;
+      if (whole) slide_row<true>(call, image, row, h, piece, channel, kLanes, taps, result);
+      else slide_row<false>(call, image, row, h, piece, channel, lanes, taps, result);
       continue;
     }
-    for (long c = piece.column; c < piece.column + piece.columns; ++c, out += pitch) {
+    for (long c = piece.column; c < piece.column + piece.columns; ++c) {
       const long column = c * call.stride_w - call.padding_w;
       const Span w = existing(column, call.kernel_w, call.dilation_w, call.in_w);
       const bool whole = w.begin == 0 && w.end == call.kernel_w;
-      if (whole && lanes == kLanes) store(out, one_pixel<true>(call, image, row, column, h, w, channel, kLanes, taps));
-      else store(out, one_pixel<false>(call, image, row, column, h, w, channel, lanes, taps));
+      if (whole && lanes == kLanes) result.put(one_pixel<true>(call, image, row, column, h, w, channel, kLanes, taps));
+      else result.put(one_pixel<false>(call, image, row, column, h, w, channel, lanes, taps));
     }
   }
 }

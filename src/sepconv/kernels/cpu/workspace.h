@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "call.h"
+#include "terms.h"
 #include "tile.h"
 #include "window_first.h"
 
@@ -16,12 +17,12 @@ class Workspace {
     const long tile = call.tile_rows * call.tile_columns, panels = (tile + kPanel - 1) / kPanel;
     bias_ = lines<float>(round_up(call.outputs, kPanel));
     if (kChannelsLast) {
-      weights_ = lines<Operand>(round_up(call.outputs, kPanel) * call.depth());
+      weights_ = lines<Operand>(round_up(call.outputs, kPanel) * call.row());
       taps_ = lines<float>((call.taps() + 1) * padded_middle());
       result_ = lines<Operand>(round_up(tile, kBlock) * result_pitch());
     } else {
-      weights_ = weights_as_they_are(call) ? 0 : lines<Operand>(round_up(call.outputs, kBlock) * call.depth());
-      result_ = lines<Operand>(panels * kPanel * call.depth());
+      weights_ = weights_as_they_are(call) ? 0 : lines<Operand>(round_up(call.outputs, kBlock) * call.row());
+      result_ = lines<Operand>(panels * kPanel * call.row());
       patch_ = lines<float>(Patch::size(call, input_rows(), call.tile_columns));
       line_ = lines<float>(panels * kPanel + kPanel);
       own_taps_ = lines<float>(call.taps());
@@ -30,14 +31,15 @@ class Workspace {
     }
     pieces_ = lines<Piece>(max_pieces());
     block_ = lines<Element>(2 * kBlock * kPanel);
+    seen_ = lines<Seen>(1);
     shared_ = bias_ + weights_ + taps_ + (call.shared ? result_ : 0);
-    own_ = (call.shared ? 0 : result_) + 2 * patch_ + kLines * line_ + own_taps_ + offsets_ + pieces_ + places_ + block_;
+    own_ = (call.shared ? 0 : result_) + 2 * patch_ + kLines * line_ + own_taps_ + offsets_ + pieces_ + places_ + block_ + seen_;
   }
 
-  // Whether the product reads the weights where they lie: rows of float32, or of bfloat16 that need no padding.
+  // Whether the product reads the weights where they lie: rows of float32, or pairs of bfloat16 that need no padding.
   static bool weights_as_they_are(const Call& call) {
     if (kUnits == Units::vectors) return sizeof(Element) == sizeof(float);
-    return call.depth() == call.middle() && call.outputs % kBlock == 0;
+    return kUnits == Units::pairs && call.depth() == call.middle();
   }
 
   long bytes() const { return shared_ + own_ * call_.threads.count + kCacheLine; }
@@ -55,11 +57,14 @@ class Workspace {
   long* places(long thread) const { return own<long>(thread, behind_lines() + own_taps_ + offsets_ + pieces_); }
   Element* block(long thread) const { return own<Element>(thread, behind_lines() + own_taps_ + offsets_ + pieces_ + places_); }
 
+  Seen* seen(long thread) const { return own<Seen>(thread, behind_lines() + own_taps_ + offsets_ + pieces_ + places_ + block_); }
+
   long padded_middle() const { return round_up(call_.middle(), kLanes); }
-  // An odd number of cache lines, so that neighbouring pixels do not compete for the same places in the cache.
+  // Blocks for matrix units have no gaps; else an odd number of cache lines, so that neighbouring pixels do not compete for the same places in the cache.
   long result_pitch() const {
+    if (kUnits == Units::matrices) return call_.row();
     constexpr long line = kCacheLine / long(sizeof(Operand));
-    return ((call_.depth() + line - 1) / line | 1) * line;
+    return ((call_.row() + line - 1) / line | 1) * line;
   }
 
  private:
@@ -90,7 +95,7 @@ class Workspace {
 
   const Call& call_;
   long bias_ = 0, weights_ = 0, taps_ = 0, result_ = 0, patch_ = 0, line_ = 0, own_taps_ = 0, offsets_ = 0, pieces_ = 0;
-  long places_ = 0, block_ = 0, shared_ = 0, own_ = 0;
+  long places_ = 0, block_ = 0, seen_ = 0, shared_ = 0, own_ = 0;
 };
 
 }  // namespace sepconv
