@@ -38,8 +38,8 @@ class Constants:
     meeting: float = 20000.0
     tile: float = 1300.0
     cache_bytes: float = 32.0
-    memory_bytes: float = 7.0
-    fits: float = 0.45
+    memory_bytes: float = 9.0
+    fits: float = 0.33
     spilled: float = 0.75
     worst: float = 1.6
 

@@ -62,6 +62,7 @@ inline bool forward(const Call& call) {
   run_team(call.threads, [&](Member& member) {
     const Session session;
     touch(pages, member);
+    space.clear(member.number);
     if (needs_preparing(call)) {
       prepare(call, space, member);
       member.meet();

@@ -1,6 +1,7 @@
 // How the workspace is divided.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "call.h"
@@ -56,6 +57,13 @@ class Workspace {
   Piece* pieces(long thread) const { return own<Piece>(thread, behind_lines() + own_taps_ + offsets_); }
   long* places(long thread) const { return own<long>(thread, behind_lines() + own_taps_ + offsets_ + pieces_); }
   Element* block(long thread) const { return own<Element>(thread, behind_lines() + own_taps_ + offsets_ + pieces_ + places_); }
+
+  // Zeros for a thread's patches and lines. Whole vectors are computed with, beyond the last column too, and what another call
+  // left there may be subnormal: each such number holds the units up ((1, 1024, 10, 10) took 5.6 ms instead of 1.4).
+  void clear(long thread) const {
+    char* begin = own<char>(thread, patches());
+    std::fill(begin, begin + 2 * patch_ + kLines * line_, 0);
+  }
 
   Seen* seen(long thread) const { return own<Seen>(thread, behind_lines() + own_taps_ + offsets_ + pieces_ + places_ + block_); }
 
