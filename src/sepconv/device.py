@@ -103,6 +103,11 @@ def resolve_precision(precision: str | None, dtype: torch.dtype, kind: str) -> s
     return "high" if _get_switch("cuda", "conv") == "tf32" else "ieee"
 
 
+def float32_switch() -> str:
+    """What PyTorch's switch for float32 convolutions on CUDA says now: `resolve_precision` hangs on nothing else."""
+    return _get_switch("cuda", "conv")
+
+
 def is_float32_exact(kind: str) -> bool:
     """Whether no switch of PyTorch allows its convolutions and products on this kind of device less than float32."""
     return all([_get_switch(*switch) in _EXACT for switch in _SWITCHES.get(kind, ())])
@@ -132,7 +137,7 @@ _SWITCH_LOCK = threading.RLock()
 # What `torch.backends.<backend>.<op>.fp32_precision` reads and writes; a call through that attribute costs 0.75 us, this 0.1.
 _SWITCHES = {"cuda": (("cuda", "conv"), ("cuda", "matmul")), "cpu": (("mkldnn", "conv"), ("mkldnn", "matmul"))}
 _EXACT = frozenset(("ieee", "none"))
-_get_switch = torch._C._get_fp32_precision_getter
+_get_switch: Callable[[str, str], str] = torch._C._get_fp32_precision_getter
 _set_switch = torch._C._set_fp32_precision_setter
 
 

@@ -6,7 +6,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from sepconv import dispatch, ops
 from sepconv.arguments import ActivationLike, Sizes, Words, canonical, check_tensors, is_batched, with_batch
-from sepconv.device import Device, describe, usable
+from sepconv.device import Device, describe, float32_switch, usable
 from sepconv.errors import value_error
 from sepconv.problem import Operands, Problem
 
@@ -194,6 +194,7 @@ def _remembered(rank: int, operands: Operands, words: Words) -> ops.Call:
             words,
             _kinds(words),
             torch.get_num_threads(),
+            float32_switch(),
             *[t if t is None else (type(t), t.shape, t.stride(), t.dtype, t.device, t.layout) for t in operands],
         )
         known = ops.CALLS.get(key)

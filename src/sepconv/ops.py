@@ -53,10 +53,13 @@ def separable_conv(operands: Operands, options: Options, plan: dispatch.Plan | N
 
     `plan` is that of `lasting_plan`, for a caller who keeps it.
     """
-    if torch.compiler.is_compiling() or torch._C._is_tracing():
+    if plan is None and (torch.compiler.is_compiling() or torch._C._is_tracing()):
         return reference.forward(operands, options) if torch.onnx.is_in_onnx_export() else FORWARD(*operands, *options)
     if _is_plain_call(operands):
-        plan = plan or _plan(operands, options, "forward")
+        if plan is None:
+            plan = _plan(operands, options, "forward")
+        elif operands.x.is_cuda:
+            dispatch.check_warm(plan)
         return _run_forward(plan, operands, options)
     return FORWARD(*operands, *options)
 
@@ -191,8 +194,8 @@ def _plan(operands: Operands, options: Options, direction: str) -> dispatch.Plan
 
 
 def lasting_plan(operands: Operands, options: Options) -> dispatch.Plan | None:
-    """The plan of a plain call on the CPU, which hangs on nothing but the call itself; None for any other call."""
-    return _plan(operands, options, "forward") if operands.x.is_cpu and _is_plain_call(operands) else None
+    """The plan of a plain call, which hangs on nothing but the call itself and PyTorch's switch; None for any other call."""
+    return _plan(operands, options, "forward") if _is_plain_call(operands) else None
 
 
 def remember(key: Any, call: Call) -> None:

@@ -57,6 +57,7 @@ class Backend(Protocol):
 def all_backends() -> tuple[Backend, ...]:
     """Every backend, the fastest first; the last one runs every right call."""
     from sepconv.backends.cpu import CpuBackend
+    from sepconv.backends.cuda import CudaBackend
     from sepconv.backends.eager import EagerBackend
 
-    return (CpuBackend(), EagerBackend())
+    return (CudaBackend(), CpuBackend(), EagerBackend())

@@ -1,0 +1,361 @@
+"""The CUDA backend: the fused kernel for Hopper, compiled for the problem at hand."""
+
+import ctypes
+import ctypes.util
+import math
+import threading
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sepconv import kernels
+from sepconv.backends.eager import EagerBackend
+from sepconv.device import Device
+from sepconv.errors import CompilerError, StoreError
+from sepconv.jit import nvrtc
+from sepconv.problem import CHANNELS_FIRST, Operands, Options, Problem
+from sepconv.tuning import hopper
+from sepconv.tuning.hopper import CudaConfig
+
+SOURCES = Path(kernels.__file__).parent / "cuda"
+ELEMENTS = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+ACTIVATIONS = ("identity", "relu", "relu6")
+THREADS = 640  # of a block
+# Rows of tensors that the copy engine takes begin on multiples of so many bytes.
+ROW_BYTES = 16
+
+
+class CudaBackend:
+    """The fused kernel for GPUs. Gradients are PyTorch's own, with the intermediate recomputed."""
+
+    name = "cuda"
+    kind: str | None = "cuda"
+
+    def unavailable(self, device: Device) -> list[str]:
+        if device.kind != "cuda":
+            return [f"runs on CUDA devices, not on {device.kind}"]
+        if device.capability != (9, 0):
+            return ["runs on Hopper (compute capability 9.0) only"]
+        missing = nvrtc.missing()
+        return [missing] if missing else []
+
+    def reasons(self, problem: Problem, device: Device) -> list[str]:
+        found = [reason for holds, reason in _limits(problem) if not holds]
+        if not found and hopper.configuration(problem) is None:
+            found.append(
+                f"the weights of {problem.in_channels} -> {problem.out_channels} channels do not fit in shared memory"
+            )
+        if not found and (failure := _FAILURES.get(build(problem))):
+            found.append(failure)
+        return found
+
+    def slower(self, problem: Problem, device: Device) -> list[str]:
+        rows = problem.batch * math.prod(problem.out_size[:-1])
+        tiles = rows * math.ceil(problem.out_size[-1] / hopper.TILE)
+        if tiles < device.units:
+            return [f"{tiles} tiles of {hopper.TILE} pixels are too few for {device.units} SMs"]
+        return []
+
+    def is_ready(self, problem: Problem, device: Device) -> bool:
+        return nvrtc.is_built(build(problem))
+
+    def configure(self, problem: Problem, device: Device) -> tuple[CudaConfig, str]:
+        config = hopper.configuration(problem)
+        assert config is not None
+        return config, "model"
+
+    def forget(self) -> None:
+        _kernel.cache_clear()
+        _FAILURES.clear()
+
+    def forward(self, problem: Problem, config: object, operands: Operands, options: Options, device: Device) -> Tensor:
+        assert isinstance(config, CudaConfig)
+        x = operands.x
+        y = x.new_empty_strided(problem.output_shape, problem.output_strides)
+        if y.numel():
+            _kernel(problem, x.device.index).run(_laid_out(operands), y)
+        return y
+
+    def gradients(
+        self, problem: Problem, grad: Tensor, operands: Operands, options: Options, wanted: list[bool]
+    ) -> list[Tensor]:
+        return EagerBackend().gradients(problem, grad, operands, options, wanted)
+
+
+def _limits(problem: Problem) -> list[tuple[bool, str]]:
+    """What the kernel asks of a problem: whether it holds, and the reason where it does not."""
+    (kernel_h, kernel_w), (_, padding_w) = _window(problem)
+    lead, size = hopper.lead(problem), problem.dtype.itemsize
+    epilogue = problem.epilogue
+    activations = {epilogue.depthwise_activation.name, epilogue.pointwise_activation.name}
+    kept = (kernel_h - 1) * hopper.own_chunks(problem, max(1, -(-problem.out_channels // hopper.BLOCK_OUTPUTS)))
+    rows = {"input": problem.in_size[-1], "output": problem.out_size[-1]}
+    return [
+        (problem.direction == "forward", "computes the forward pass only"),
+        (problem.rank <= 2, f"computes 1-D and 2-D, not {problem.rank}-D"),
+        (
+            problem.dtype in ELEMENTS,
+            f"computes float32, float16 and bfloat16, not {str(problem.dtype).removeprefix('torch.')}",
+        ),
+        (problem.layout == CHANNELS_FIRST, "computes no channels_last yet"),
+        (problem.depth_multiplier == 1, "computes no depth multiplier yet"),
+        (max(problem.stride) == 1, "computes no stride but 1 yet"),
+        (max(problem.dilation) == 1, "computes no dilation but 1 yet"),
+        (not epilogue.residual, "adds no residual yet"),
+        (activations <= set(ACTIVATIONS), f"computes the activations {', '.join(ACTIVATIONS)} only"),
+        (
+            problem.in_channels <= hopper.longest_sum(problem),
+            f"sums over at most {hopper.longest_sum(problem)} channels",
+        ),
+        (
+            problem.out_channels <= 4 * hopper.BLOCK_OUTPUTS,
+            f"computes at most {4 * hopper.BLOCK_OUTPUTS} output channels",
+        ),
+        (max(padding_w, kernel_w - 1 - padding_w) <= lead, f"reaches {lead} columns to each side at most"),
+        (kept <= hopper.MOST_KEPT, "keeps too many rows of this window in registers"),
+        *(
+            (n * size % ROW_BYTES == 0, f"{name} rows of {n * size} bytes are no multiple of {ROW_BYTES}")
+            for name, n in rows.items()
+        ),
+        (problem.batch * math.prod(problem.out_size) < 2**31, "counts rows and pixels in 32 bits"),
+    ]
+
+
+def build(problem: Problem) -> nvrtc.Build:
+    """What is compiled for a problem; the batch is known at run time only."""
+    config = hopper.configuration(problem)
+    assert config is not None
+    (kernel_h, kernel_w), (padding_h, padding_w) = _window(problem)
+    (in_h, in_w), (out_h, out_w) = ((1, *size)[-2:] for size in (problem.in_size, problem.out_size))
+    defines: dict[str, str | int] = {
+        "ELEMENT": ELEMENTS[problem.dtype],
+        "TERMS": hopper.terms(problem),
+        "CHANNELS": problem.in_channels,
+        "OUTPUTS": problem.out_channels,
+        "KERNEL_H": kernel_h,
+        "KERNEL_W": kernel_w,
+        "PADDING_H": padding_h,
+        "PADDING_W": padding_w,
+        "IN_H": in_h,
+        "IN_W": in_w,
+        "OUT_H": out_h,
+        "OUT_W": out_w,
+        "DEPTHWISE_ACTIVATION": problem.epilogue.depthwise_activation.name,
+        "POINTWISE_ACTIVATION": problem.epilogue.pointwise_activation.name,
+        "POINTWISE_BIAS": int(problem.epilogue.pointwise_bias),
+        "CLUSTER": config.cluster,
+        "STAGES": config.stages,
+        "SLOTS": config.slots,
+        "STAGED": config.staged,
+    }
+    return nvrtc.Build(
+        "forward", SOURCES / "forward.cu", tuple((f"SEPCONV_{k}", v) for k, v in defines.items()), "sm_90a"
+    )
+
+
+def _window(problem: Problem) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The kernel size, and the zeros before the first row and column; in 1-D there is one row."""
+    kernel, before = (1, *problem.kernel_size), (0, *(before for before, _ in problem.padding))
+    return (kernel[-2], kernel[-1]), (before[-2], before[-1])
+
+
+class TensorMap(ctypes.Structure):
+    """A tensor for the copy engine, as the driver encodes it; has to lie on a multiple of 64 bytes."""
+
+    _fields_ = (("opaque", ctypes.c_uint64 * 16),)
+
+
+class Call(ctypes.Structure):
+    """The parameter of the kernel; mirrors `Call` in kernels/cuda/problem.cuh."""
+
+    _fields_ = (
+        ("x_map", TensorMap),
+        ("y_map", TensorMap),
+        *((name, ctypes.c_void_p) for name in (*Operands._fields[:5], "y")),
+        ("batch", ctypes.c_int),
+        ("parts", ctypes.c_int),
+    )
+
+
+class _Block(threading.local):
+    """The parameter of one kernel, for each thread its own: the driver copies it when it launches, so it is used again."""
+
+    def __init__(self, template: bytes) -> None:
+        self._memory = ctypes.create_string_buffer(len(template) + 64)
+        self.address = -(-ctypes.addressof(self._memory) // 64) * 64
+        ctypes.memmove(self.address, template, len(template))
+        self.call = Call.from_address(self.address)
+        self.parameters = (ctypes.c_void_p * 1)(self.address)
+
+    def fill(self, operands: Operands, y: int) -> None:
+        """Put in the addresses of the tensors; a tensor map is changed only where it has to be."""
+        x, depthwise_weight, pointwise_weight, depthwise_bias, pointwise_bias = map(_address, operands[:5])
+        call, driver = self.call, _driver()
+        if call.x != x:
+            _check(driver.cuTensorMapReplaceAddress(self.address, x), "a tensor map")
+        if call.y != y:
+            _check(driver.cuTensorMapReplaceAddress(self.address + Call.y_map.offset, y), "a tensor map")
+        call.x, call.y = x, y
+        call.depthwise_weight, call.pointwise_weight = depthwise_weight, pointwise_weight
+        call.depthwise_bias, call.pointwise_bias = depthwise_bias, pointwise_bias
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A loaded kernel with everything of its call that is no tensor."""
+
+    function: Any
+    block: _Block
+    grid: int
+    shared: int
+    device: int
+
+    def run(self, operands: Operands, y: Tensor) -> None:
+        """Compute y on PyTorch's current stream; operands are laid out as the kernel reads them."""
+        if torch._C._cuda_getDevice() != self.device:
+            with torch.cuda.device(self.device):
+                return self.run(operands, y)
+        self.block.fill(operands, y.data_ptr())
+        stream = torch._C._cuda_getCurrentRawStream(self.device)
+        grid, parameters = self.grid, self.block.parameters
+        status = _driver().cuLaunchKernel(
+            self.function, grid, 1, 1, THREADS, 1, 1, self.shared, stream, parameters, None
+        )
+        return _check(status, "the launch")
+
+
+@lru_cache(maxsize=4096)
+def _kernel(problem: Problem, device: int) -> Kernel:
+    """The kernel for a problem on a device, compiled where it was not before. Raises CompilerError or StoreError."""
+    wanted, config = build(problem), hopper.configuration(problem)
+    assert config is not None
+    try:
+        code = nvrtc.cubin(wanted)
+    except (CompilerError, StoreError) as error:
+        _FAILURES[wanted] = str(error)
+        raise
+    driver, shared = _driver(), hopper.shared_bytes(problem, config)
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    with torch.cuda.device(device):
+        torch.cuda.current_stream(device)
+        _check(driver.cuModuleLoadData(ctypes.byref(module), code), "loading a kernel")
+        _check(driver.cuModuleGetFunction(ctypes.byref(function), module, b"sepconv_forward"), "loading a kernel")
+        _check(driver.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, shared), "shared memory")
+        clusters = _most_clusters(function, config.cluster, shared, device)
+    strips, rows = math.ceil(problem.out_size[-1] / hopper.TILE), problem.batch * math.prod(problem.out_size[:-1])
+    call = Call()
+    call.batch = problem.batch
+    # A part begins with the rows above its first one: few long parts load less, but each block needs one.
+    call.parts = rows if problem.kernel_size[:-1] in ((), (1,)) else min(rows, max(problem.batch, clusters // strips))
+    _encode(
+        call.x_map,
+        problem,
+        problem.in_channels,
+        problem.in_size,
+        (hopper.TILE + 2 * hopper.lead(problem), hopper.CHUNK),
+        0,
+    )
+    _encode(
+        call.y_map, problem, problem.out_channels, problem.out_size, (128 // problem.dtype.itemsize, 64), _SWIZZLE_128
+    )
+    grid = config.cluster * min(clusters, strips * call.parts)
+    return Kernel(function, _Block(bytes(call)), grid, shared, device)
+
+
+def _laid_out(operands: Operands) -> Operands:
+    """The operands as the kernel reads them: dense, x from a multiple of 16 bytes on. What is so already is not copied."""
+    dense = [None if t is None else t.contiguous() for t in operands]
+    x = dense[0]
+    assert x is not None
+    dense[0] = x if x.data_ptr() % ROW_BYTES == 0 else x.clone()
+    return Operands(*dense)  # type: ignore[arg-type]
+
+
+_FAILURES: dict[nvrtc.Build, str] = {}
+
+
+# --- the driver
+
+
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_SWIZZLE_128 = 3  # CU_TENSOR_MAP_SWIZZLE_128B
+_PROMOTE_128 = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
+_TENSOR_TYPES = {torch.float32: 7, torch.float16: 6, torch.bfloat16: 9}  # CUtensorMapDataType
+_CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+
+
+@lru_cache(maxsize=1)
+def _driver() -> Any:
+    """The CUDA driver's library. Through ctypes, since a call of it takes a microsecond, and the bindings' several."""
+    driver = ctypes.CDLL("nvcuda.dll" if ctypes.util.find_library("nvcuda") else "libcuda.so.1")
+    driver.cuTensorMapReplaceAddress.argtypes = [ctypes.c_void_p] * 2
+    driver.cuLaunchKernel.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3]
+    return driver
+
+
+def _check(status: int, what: str) -> None:
+    if status:
+        text = ctypes.c_char_p()
+        _driver().cuGetErrorString(status, ctypes.byref(text))
+        raise RuntimeError(
+            f"CUDA refused {what} of a fused kernel: {(text.value or b'unknown').decode()} (error {status})"
+        )
+
+
+def _encode(
+    tensor_map: TensorMap, problem: Problem, channels: int, size: tuple[int, ...], box: tuple[int, int], swizzle: int
+) -> None:
+    """A dense tensor (columns, rows, channels, images) in boxes of one row; the address comes with each call."""
+    item, (rows, columns) = problem.dtype.itemsize, (1, *size)[-2:]
+    sizes = (columns, rows, channels, problem.batch)
+    strides = (columns * item, rows * columns * item, channels * rows * columns * item)
+    memory = (ctypes.c_uint64 * 32)()
+    address = -(-ctypes.addressof(memory) // 64) * 64
+    status = _driver().cuTensorMapEncodeTiled(
+        ctypes.c_void_p(address),
+        _TENSOR_TYPES[problem.dtype],
+        4,
+        ctypes.c_void_p(ROW_BYTES * 64),  # any address that is aligned
+        (ctypes.c_uint64 * 4)(*sizes),
+        (ctypes.c_uint64 * 3)(*strides),
+        (ctypes.c_uint32 * 4)(box[0], 1, box[1], 1),
+        (ctypes.c_uint32 * 4)(1, 1, 1, 1),
+        0,
+        swizzle,
+        _PROMOTE_128,
+        0,
+    )
+    _check(status, "a tensor map")
+    ctypes.memmove(ctypes.addressof(tensor_map), address, ctypes.sizeof(TensorMap))
+
+
+class _Attribute(ctypes.Structure):
+    _fields_ = (("name", ctypes.c_int), ("padding", ctypes.c_int), ("value", ctypes.c_uint * 16))
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_uint) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "shared")),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("count", ctypes.c_uint),
+    )
+
+
+def _most_clusters(function: ctypes.c_void_p, cluster: int, shared: int, device: int) -> int:
+    """How many clusters run at once: more would wait for the first to end, and each block goes through its work by itself."""
+    if cluster == 1:
+        return torch.cuda.get_device_properties(device).multi_processor_count
+    attribute = _Attribute(_CLUSTER_DIMENSION, 0, (ctypes.c_uint * 16)(cluster, 1, 1))
+    launch = _Launch(cluster, 1, 1, THREADS, 1, 1, shared, None, ctypes.addressof(attribute), 1)
+    count = ctypes.c_int()
+    _check(_driver().cuOccupancyMaxActiveClusters(ctypes.byref(count), function, ctypes.byref(launch)), "its occupancy")
+    return count.value

@@ -1,0 +1,36 @@
+// The roles that move data: one thread loads the input, one warp sends chunks of the operand to the other blocks of the cluster.
+#pragma once
+
+#include "walk.cuh"
+
+namespace sepconv {
+
+// Every input row of a tile once, in chunks of channels; rows outside of the image are left out.
+__device__ __forceinline__ void load_input(const Call& call, u32 stages, const Barriers& barriers, int rank) {
+  Ring<kStages> ring;
+  for_items(call.sizes, [&](const Item& item) {
+    for_images(item, [&](int image, int first, int end) {
+      for (int row = max(0, first - kPaddingH); row < min(kInH, end - 1 - kPaddingH + kKernelH); ++row) {
+        for (int chunk = rank; chunk < kChunks; chunk += kCluster, ring.next()) {
+          barrier_wait(barriers.stage_empty(ring.at), ring.parity ^ 1);
+          barrier_expect(barriers.stage_full(ring.at), kInputBytes);
+          load_box(stages + ring.at * kStageBytes, call.x_map, barriers.stage_full(ring.at), item.column - kLead, row, chunk * kChunk, image);
+        }
+      }
+    });
+  });
+}
+
+// Each chunk that this block has finished goes to the others.
+__device__ __forceinline__ void send_chunks(const Call& call, u32 slots, const Barriers& barriers, int rank, int lane) {
+  Ring<kSlots, kCluster> ring{rank};
+  for_items(call.sizes, [&](const Item& item) {
+    for (int left = (item.end - item.begin) * kOwnChunks; left > 0; --left, ring.next()) {
+      barrier_wait(barriers.slot_full(ring.at), ring.parity);
+      if (lane < kCluster - 1) send(slots + ring.at * kSlotBytes, barriers.slot_full(ring.at), kSlotBytes, (rank + 1 + lane) % kCluster);
+      __syncwarp();
+    }
+  });
+}
+
+}  // namespace sepconv

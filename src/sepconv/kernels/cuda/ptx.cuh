@@ -1,0 +1,156 @@
+// Hopper's instructions that C++ has no words for: barriers in shared memory, the tensor copy engine, matrix products.
+#pragma once
+
+#include "words.cuh"
+
+namespace sepconv {
+
+// A tensor map, as the driver encodes it.
+struct alignas(64) TensorMap {
+  u64 opaque[16];
+};
+
+__device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
+
+// --- barriers in shared memory (mbarrier), by their addresses
+
+__device__ __forceinline__ void barrier_init(u32 barrier, u32 arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+__device__ __forceinline__ void barrier_arrive(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Arrive, and have the phase wait for so many bytes that a copy brings.
+__device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// At the same barrier of another block of the cluster.
+__device__ __forceinline__ void barrier_arrive_at(u32 barrier, u32 rank) {
+  asm volatile(
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier), "r"(rank) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nAGAIN_%=:\nmbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+      "@done bra GO_%=;\nbra AGAIN_%=;\nGO_%=:\n}" ::"r"(barrier), "r"(parity) : "memory");
+}
+
+// --- other ways to wait for one another
+
+// What ordinary stores wrote to shared memory is seen by copies and matrix products that start later.
+__device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void fence_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+template <int Id, int Threads>
+__device__ __forceinline__ void threads_meet() {
+  asm volatile("bar.sync %0, %1;" ::"n"(Id), "n"(Threads) : "memory");
+}
+__device__ __forceinline__ void threads_meet(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+// The same, and whether the condition holds for any of them.
+__device__ __forceinline__ bool threads_meet_any(int id, int threads, bool condition) {
+  u32 any;
+  asm volatile(
+      "{\n.reg .pred mine, all;\nsetp.ne.u32 mine, %3, 0;\nbarrier.cta.red.or.pred all, %1, %2, mine;\nselp.u32 %0, 1, 0, all;\n}"
+      : "=r"(any) : "r"(id), "r"(threads), "r"(u32(condition)) : "memory");
+  return any;
+}
+
+__device__ __forceinline__ u32 cluster_rank() {
+  u32 rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+__device__ __forceinline__ void cluster_meet() {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
+template <int Registers>
+__device__ __forceinline__ void fewer_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+template <int Registers>
+__device__ __forceinline__ void more_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+
+// --- copies
+
+// A box of a tensor (columns, rows, channels, images) into shared memory.
+__device__ __forceinline__ void load_box(u32 to, const TensorMap& map, u32 barrier, int column, int row, int channel, int image) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(channel), "r"(image) : "memory");
+}
+// A box out of shared memory; what lies outside of the tensor is left out.
+__device__ __forceinline__ void store_box(const TensorMap& map, u32 from, int column, int row, int channel, int image) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map), "r"(from),
+               "r"(column), "r"(row), "r"(channel), "r"(image) : "memory");
+}
+__device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Until this thread's stores have read shared memory, or until they are done.
+__device__ __forceinline__ void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ __forceinline__ void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+// The same place of another block of the cluster gets these bytes; the same barrier there gets one arrival and waits for them.
+__device__ __forceinline__ void send(u32 at, u32 barrier, u32 bytes, u32 rank) {
+  asm volatile(
+      "{\n.reg .b32 to, there;\nmapa.shared::cluster.u32 to, %0, %3;\nmapa.shared::cluster.u32 there, %1, %3;\n"
+      "mbarrier.arrive.expect_tx.shared::cluster.b64 _, [there], %2;\n"
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [to], [%0], %2, [there];\n}" ::"r"(at),
+      "r"(barrier), "r"(bytes), "r"(rank) : "memory");
+}
+
+__device__ __forceinline__ void load_words(float (&v)[4], u32 from) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(from));
+}
+__device__ __forceinline__ void load_words(u32 (&v)[2], u32 from) {
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "r"(from));
+}
+__device__ __forceinline__ void store_words(u32 to, u32 a) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(a) : "memory"); }
+__device__ __forceinline__ void store_words(u32 to, u32 a, u32 b) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(a), "r"(b) : "memory");
+}
+__device__ __forceinline__ void store_words(u32 to, const u32 (&v)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+}
+
+// --- matrix products (wgmma): 64 rows by 128 columns, 16 deep; sums in 64 registers of each of a group's threads
+
+// An operand in shared memory whose rows of 128 bytes are swizzled: `lead` bytes to the next 64 elements of a row, `stride`
+// bytes to the next eight rows.
+__device__ __forceinline__ u64 describe(u32 address, u32 lead, u32 stride) {
+  return u64((address & 0x3ffff) >> 4) | u64(lead >> 4) << 16 | u64(stride >> 4) << 32 | 1ull << 62;
+}
+
+#define SEPCONV_EIGHT(i) \
+  "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]), "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7])
+#define SEPCONV_MULTIPLY(type)                                                                                                     \
+  asm volatile(                                                                                                                    \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                                                                 \
+      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, " \
+      "%26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "   \
+      "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, 1, 1, 1, 0, 1;"                            \
+      : SEPCONV_EIGHT(0), SEPCONV_EIGHT(8), SEPCONV_EIGHT(16), SEPCONV_EIGHT(24), SEPCONV_EIGHT(32), SEPCONV_EIGHT(40),            \
+        SEPCONV_EIGHT(48), SEPCONV_EIGHT(56)                                                                                       \
+      : "l"(a), "l"(b))
+
+// sum += A . B: A with rows along the depth, B with rows along the columns.
+__device__ __forceinline__ void multiply(float (&sum)[64], u64 a, u64 b) {
+  if constexpr (kElement == Element::float16) SEPCONV_MULTIPLY("f16");
+  else SEPCONV_MULTIPLY("bf16");
+}
+#undef SEPCONV_MULTIPLY
+#undef SEPCONV_EIGHT
+
+__device__ __forceinline__ void multiply_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void multiply_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until at most `Pending` committed groups are under way.
+template <int Pending>
+__device__ __forceinline__ void multiply_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+}
+
+}  // namespace sepconv

@@ -1,0 +1,72 @@
+// The order of the work, the same for all roles: a block (or cluster) takes items, an item is a strip of columns and a part of the
+// rows of all images, and it is walked down row by row. And the rings that roles hand data over in.
+#pragma once
+
+#include "problem.cuh"
+#include "ptx.cuh"
+
+namespace sepconv {
+
+constexpr int kStrips = (kOutW + kTile - 1) / kTile;
+
+struct Item {
+  int column;      // the first of the tile
+  int begin, end;  // output rows of all images together
+};
+
+template <typename F>
+__device__ __forceinline__ void for_items(const Sizes& sizes, F f) {
+  const int items = kStrips * sizes.parts, step = gridDim.x / kCluster;
+  const long long rows = (long long)(sizes.batch) * kOutH;
+  for (int item = blockIdx.x / kCluster; item < items; item += step) {
+    const long long part = item / kStrips;
+    f(Item{item % kStrips * kTile, int(rows * part / sizes.parts), int(rows * (part + 1) / sizes.parts)});
+  }
+}
+
+// Call f(image, first output row, end) for each image of an item.
+template <typename F>
+__device__ __forceinline__ void for_images(const Item& item, F f) {
+  for (int row = item.begin; row < item.end;) {
+    const int image = row / kOutH, first = row % kOutH, end = min(kOutH, first + item.end - row);
+    f(image, first, end);
+    row += end - first;
+  }
+}
+
+// Slots that are used one after the other, again and again: which one is next, and the parity of its barriers.
+template <int Count, int Step = 1>
+struct Ring {
+  int at = 0;
+  u32 parity = 0;
+
+  __device__ __forceinline__ void next() {
+    at += Step;
+    if (at >= Count) at -= Count, parity ^= 1;
+  }
+};
+
+// The barriers of the rings: an input stage is full or empty, and so is a slot of the operand.
+struct Barriers {
+  u32 start;
+
+  __device__ __forceinline__ u32 stage_full(int i) const { return start + 8 * i; }
+  __device__ __forceinline__ u32 stage_empty(int i) const { return start + 8 * (kStages + i); }
+  __device__ __forceinline__ u32 slot_full(int i) const { return start + 8 * (2 * kStages + i); }
+  __device__ __forceinline__ u32 slot_empty(int i) const { return start + 8 * (2 * kStages + kSlots + i); }
+
+  // A block's own slots are filled by its depthwise warps, those of other blocks by one copy. A slot is empty again when
+  // both product groups of every block have read it; its owner is told.
+  __device__ __forceinline__ void init(int rank) const {
+    for (int i = 0; i < kStages; ++i) {
+      barrier_init(stage_full(i), 1);
+      barrier_init(stage_empty(i), kDepthwiseWarps);
+    }
+    for (int i = 0; i < kSlots; ++i) {
+      barrier_init(slot_full(i), i % kCluster == rank ? kDepthwiseWarps : 1);
+      barrier_init(slot_empty(i), 2 * kCluster);
+    }
+  }
+};
+
+}  // namespace sepconv

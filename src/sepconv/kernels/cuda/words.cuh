@@ -1,0 +1,44 @@
+// Elements of tensors and 16-bit terms, as their bits and as float32.
+#pragma once
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef unsigned short u16;
+
+namespace sepconv {
+
+enum class Element { float32, float16, bfloat16 };
+constexpr Element kElement = Element::SEPCONV_ELEMENT;
+constexpr int kElementBytes = kElement == Element::float32 ? 4 : 2;
+
+__device__ __forceinline__ float half_to_float(u16 bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+
+// Two float32 rounded to the type of the terms (float16 for float16 tensors, else bfloat16): the first in the lower half.
+__device__ __forceinline__ u32 pack(float first, float second) {
+  u32 pair;
+  if constexpr (kElement == Element::float16) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  else asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+}
+
+// One 16-bit term, or one element of a 16-bit tensor, as float32.
+__device__ __forceinline__ float unpack(u16 bits) {
+  if constexpr (kElement == Element::float16) return half_to_float(bits);
+  else return __uint_as_float(u32(bits) << 16);
+}
+
+__device__ __forceinline__ float element(const void* tensor, long long index) {
+  if constexpr (kElement == Element::float32) return static_cast<const float*>(tensor)[index];
+  else return unpack(static_cast<const u16*>(tensor)[index]);
+}
+
+__device__ __forceinline__ void set_element(void* tensor, long long index, float value) {
+  if constexpr (kElement == Element::float32) static_cast<float*>(tensor)[index] = value;
+  else static_cast<u16*>(tensor)[index] = u16(pack(value, 0.f));
+}
+
+}  // namespace sepconv

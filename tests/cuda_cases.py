@@ -1,0 +1,67 @@
+"""Problems for the CUDA kernel: what it takes in every dtype, with odd, prime, unaligned and tiny sizes."""
+
+import itertools
+from dataclasses import dataclass, replace
+
+import torch
+
+from sepconv.problem import Activation, Epilogue, Problem
+
+PRECISIONS = ((torch.float32, "ieee"), (torch.float32, "high"), (torch.float16, "ieee"), (torch.bfloat16, "ieee"))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of one problem; `padding` is a pair for each axis."""
+
+    batch: int
+    channels: int
+    outputs: int
+    size: tuple[int, ...]
+    kernel: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    activations: tuple[str, str] = ("identity", "identity")
+    biases: tuple[bool, bool] = (False, False)
+
+    def __str__(self) -> str:
+        return "-".join(
+            "x".join(map(str, part)) if isinstance(part, tuple) else str(part)
+            for part in (
+                self.batch,
+                self.channels,
+                self.outputs,
+                self.size,
+                self.kernel,
+                tuple(itertools.chain(*self.padding)),
+            )
+        )
+
+    def problem(self, dtype: torch.dtype, precision: str) -> Problem:
+        ones = (1,) * len(self.size)
+        depthwise, pointwise = (Activation(name) for name in self.activations)
+        epilogue = Epilogue(self.biases[0], depthwise, self.biases[1], pointwise, False)
+        return Problem(
+            self.batch, self.channels, self.outputs, 1, self.size, self.kernel, ones, self.padding, ones, dtype,
+            precision=precision, epilogue=epilogue,
+        )  # fmt: skip
+
+
+_SAME = ((1, 1), (1, 1))
+SHAPES = [
+    Shape(2, 64, 128, (37, 200), (3, 3), _SAME),
+    Shape(1, 3, 5, (9, 16), (3, 3), _SAME, ("relu", "relu6"), (True, True)),
+    Shape(3, 17, 33, (5, 136), (3, 9), ((0, 0), (0, 0)), biases=(False, True)),
+    Shape(1, 1, 1, (1, 8), (1, 1), ((0, 0), (0, 0))),
+    Shape(2, 32, 200, (11, 128), (3, 3), ((2, 2), (1, 1)), ("relu6", "identity"), (True, False)),
+    Shape(2, 128, 256, (7, 264), (3, 3), _SAME),
+    Shape(1, 64, 96, (13, 72), (2, 4), ((0, 1), (1, 2))),
+    Shape(2, 16, 24, (13, 72), (5, 5), ((2, 2), (2, 2))),
+    Shape(1, 250, 500, (4, 136), (3, 3), _SAME),
+    Shape(2, 256, 512, (520,), (9,), ((4, 4),)),
+    Shape(5, 48, 70, (1000,), (5,), ((2, 2),), ("relu", "identity"), (True, True)),
+    Shape(3, 100, 300, (24,), (3,), ((1, 1),)),
+    Shape(70, 40, 130, (128,), (17,), ((8, 8),)),
+]
+A = Shape(16, 64, 128, (512, 512), (3, 3), _SAME)
+B = Shape(32, 256, 512, (4096,), (9,), ((4, 4),))
+SMALL_A, SMALL_B = replace(A, batch=1, size=(64, 256)), replace(B, batch=2, size=(512,))

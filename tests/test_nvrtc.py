@@ -1,0 +1,112 @@
+"""CUDA kernels without a GPU: every distinct kernel compiles, with nothing spilled and no matrix product held up."""
+
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from cuda_cases import PRECISIONS, SHAPES, A, B, Shape
+
+from sepconv.backends import cuda
+from sepconv.backends.cuda import CudaBackend
+from sepconv.device import Device
+from sepconv.errors import CompilerError
+from sepconv.jit import nvrtc
+from sepconv.tuning import hopper
+
+H200 = Device("cuda", "NVIDIA H200", 0, (9, 0), 132, 1 << 37)
+needs_nvrtc = pytest.mark.skipif(nvrtc.missing() is not None, reason="cuda.core is not installed")
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(("dtype", "precision"), PRECISIONS, ids=str)
+@pytest.mark.parametrize("shape", [*SHAPES, A, B], ids=str)
+def test_every_kernel_compiles_well(shape: Shape, dtype: torch.dtype, precision: str, tmp_path: Path) -> None:
+    problem = shape.problem(dtype, precision)
+    reasons = CudaBackend().reasons(problem, H200)
+    if reasons:
+        assert dtype is torch.float32
+        assert precision == "ieee"
+        assert "sums over at most 64 channels" in reasons[0], reasons
+        return
+    code, log = nvrtc.compiled(nvrtc.artifact(cuda.build(problem)), tmp_path)
+    assert code[:4] == b"\x7fELF"
+    spills = [int(n) for n in re.findall(r"(\d+) bytes spill", log)]
+    assert spills
+    assert not any(spills), log
+    assert not re.search(r"C75\d\d|serialized|ignored", log), log
+    assert all(int(n) <= 96 for n in re.findall(r"Used (\d+) registers", log)), log
+
+
+@needs_nvrtc
+def test_a_kernel_comes_from_the_store_the_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("SEPCONV_CACHE_DIR", folder)
+        wanted = cuda.build(SHAPES[1].problem(torch.float32, "high"))
+        assert not nvrtc.is_built(wanted)
+        code = nvrtc.cubin(wanted)
+        assert nvrtc.is_built(wanted)
+        monkeypatch.setattr(nvrtc, "compiled", None)
+        assert nvrtc.cubin(wanted) == code
+
+
+@needs_nvrtc
+def test_the_compilers_words_come_with_its_error(tmp_path: Path) -> None:
+    main = tmp_path / "wrong.cu"
+    main.write_text("this is no C++")
+    with pytest.raises(CompilerError, match="NVRTC cannot compile `wrong` for sm_90a"):
+        nvrtc.cubin(nvrtc.Build("wrong", main, (), "sm_90a"))
+
+
+def test_without_cuda_core_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> object:
+        raise CompilerError("cuda.core cannot be imported")
+
+    monkeypatch.setattr(nvrtc, "_compiler", absent)
+    assert CudaBackend().unavailable(H200) == ["cuda.core cannot be imported"]
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(("dtype", "precision"), PRECISIONS, ids=str)
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[5], SHAPES[9]], ids=str)
+def test_python_and_the_kernel_agree_on_shared_memory(
+    shape: Shape, dtype: torch.dtype, precision: str, tmp_path: Path
+) -> None:
+    problem = shape.problem(dtype, precision)
+    config = hopper.configuration(problem)
+    if config is None:
+        return
+    build = cuda.build(problem)
+    main = tmp_path / "size.cu"
+    text = f'#include "{cuda.SOURCES / "walk.cuh"}"\nstatic_assert(sepconv::kSharedBytes == {{}}, "differs");'
+    size = hopper.shared_bytes(problem, config)
+    for claimed, right in ((size, True), (size + 16, False)):
+        main.write_text(text.format(claimed))
+        wanted = nvrtc.artifact(nvrtc.Build("size", main, build.defines, "sm_90a"))
+        if right:
+            nvrtc.compiled(wanted, tmp_path)
+        else:
+            with pytest.raises(CompilerError, match="differs"):
+                nvrtc.compiled(wanted, tmp_path)
+
+
+CASES = [
+    ({"layout": "channels_last"}, "channels_last"),
+    ({"stride": (2, 2)}, "stride"),
+    ({"dilation": (2, 2)}, "dilation"),
+    ({"depth_multiplier": 2}, "multiplier"),
+    ({"in_channels": 300}, "channels"),
+    ({"out_channels": 600}, "output channels"),
+    ({"in_size": (64, 63)}, "multiple of 16"),
+    ({"dtype": torch.float64}, "float64"),
+    ({"direction": "backward"}, "forward pass only"),
+]
+
+
+@pytest.mark.parametrize(("change", "word"), CASES, ids=str)
+def test_what_it_cannot_take_yet_has_a_reason(change: dict[str, object], word: str) -> None:
+    from dataclasses import replace
+
+    problem = replace(A.problem(torch.float32, "high"), **change)
+    assert any(word in reason for reason in CudaBackend().reasons(problem, H200))
