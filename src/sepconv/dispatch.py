@@ -42,8 +42,8 @@ def plan(problem: Problem, device: Device) -> Plan:
     rejected: list[tuple[str, tuple[str, ...]]] = []
     missed: list[str] = []
     for backend in all_backends():
-        if forced not in (None, backend.name):
-            continue
+        if forced != backend.name if forced else backend.kind not in (None, device.kind):
+            continue  # another one is asked for, or this one is made for other devices
         unavailable = backend.unavailable(device)
         if unavailable and backend.kind == device.kind:
             missed += unavailable

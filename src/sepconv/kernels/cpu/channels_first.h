@@ -181,9 +181,11 @@ inline void multiply_tile(const Call& call, const Workspace& space, const Member
     const int rows = block_rows(end - o);
     const float* bias = call.pointwise_bias ? space.bias() + o : nullptr;
     Target target{nullptr, nullptr, plane, bias, call.pointwise_activation};
+    const float* sums = multiply_in_parts(rows, pixels, weights + o * row, result, depth, space.sums(member.number));
     for (long p = 0; p < pixels; p += kPanel) {
       const Operand* panel = result + p * row;
       const long place = places[p / kPanel];
+      target.sums = sums ? sums + p * kBlock : nullptr;
       if (place < 0) {
         multiply_apart(call, space, member, tile, p, rows, o, weights + o * row, panel, target);
         continue;

@@ -31,15 +31,22 @@ constexpr TermsOf kOfThree[] = {{0, 2}, {0, 1}, {1, 1}, {1, 0}, {2, 0}, {0, 0}};
 constexpr const TermsOf* kTermsOf = kTerms == 1 ? kOfOne : kTerms == 2 ? kOfTwo : kOfThree;
 constexpr int kProducts = kTerms * (kTerms + 1) / 2;
 
-// The sums of one block over [begin, end) of the depth; Two says whether there is a second tile of rows, and of columns.
+// The sums of one block over [begin, end) of the depth, added to those before where there are any. Two says whether there is a second tile of rows, and of columns.
 template <bool TwoRows, bool TwoColumns>
 SEPCONV_INLINE void multiply_tiles(const BFloat16* a, const BFloat16* b, long begin, long end, float* sums) {
   constexpr int kDepthBytes = kDepthStep * 2;  // of a row of a block
   constexpr int kRowBytes = kPanel * 4;  // of the panel, for two neighbours in the depth, and of the sums
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
+  if (begin == 0) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  } else {
+    _tile_loadd(0, sums, kRowBytes);
+    if constexpr (TwoColumns) _tile_loadd(1, sums + 16, kRowBytes);
+    if constexpr (TwoRows) _tile_loadd(2, sums + 16 * kPanel, kRowBytes);
+    if constexpr (TwoRows && TwoColumns) _tile_loadd(3, sums + 16 * kPanel + 16, kRowBytes);
+  }
   for (long k = begin; k < end; k += kDepthStep) {
 #pragma GCC unroll 8
     for (int i = 0; i < kProducts; ++i) {
@@ -65,11 +72,29 @@ SEPCONV_INLINE void multiply_tiles(const BFloat16* a, const BFloat16* b, long be
   if constexpr (TwoRows && TwoColumns) _tile_stored(3, sums + 16 * kPanel + 16, kRowBytes);
 }
 
-inline void multiply_part(int rows, long vectors, const BFloat16* a, const BFloat16* b, long begin, long end, float* sums) {
+inline void multiply_part(long rows, long vectors, const BFloat16* a, const BFloat16* b, long begin, long end, float* sums) {
   if (rows > 16 && vectors > 1) multiply_tiles<true, true>(a, b, begin, end, sums);
   else if (rows > 16) multiply_tiles<true, false>(a, b, begin, end, sums);
   else if (vectors > 1) multiply_tiles<false, true>(a, b, begin, end, sums);
   else multiply_tiles<false, false>(a, b, begin, end, sums);
+}
+
+// Several blocks of rows over one panel, or one block over several panels, part by part of the depth: a part of the one operand
+// stays in the first-level cache while the blocks or panels of the other come by. The sums of each lie one after the other, in
+// rows of kPanel. Null where that would not pay.
+inline const float* multiply_in_parts(long rows, long columns, const BFloat16* a, const BFloat16* b, long depth, float* sums) {
+  constexpr long kPart = 128;
+  if (kTerms == 1 || depth <= kPart || (rows <= kBlock && columns <= kPanel)) return nullptr;
+  for (long k = 0; k < depth; k += kPart) {
+    const long end = depth - k < kPart ? depth : k + kPart;
+    float* to = sums;
+    for (long r = 0; r < rows; r += kBlock) {
+      for (long c = 0; c < columns; c += kPanel, to += kBlock * kPanel) {
+        multiply_part(rows - r, (columns - c + kLanes - 1) / kLanes, a + r * kTerms * depth, b + c * kTerms * depth, k, end, to);
+      }
+    }
+  }
+  return sums;
 }
 
 // One block of at most kBlock rows over the first `vectors` vectors of a panel. `a` holds a whole block, whatever is in the rows
@@ -77,18 +102,9 @@ inline void multiply_part(int rows, long vectors, const BFloat16* a, const BFloa
 inline void multiply_block(int rows, long vectors, const BFloat16* a, long, const BFloat16* b, long depth,
                            const Target& target) {
   alignas(64) float sums[kBlock * kPanel];
-  // Only float32 needs its long sums in runs: what 16 bits round is more.
-  const long run = kTerms == 3 ? kRun : depth;
-  for (long k = 0; k < depth; k += run) {
-    alignas(64) float part[kBlock * kPanel];
-    multiply_part(rows, vectors, a, b, k, depth - k < run ? depth : k + run, k ? part : sums);
-    if (k == 0) continue;
-    for (int i = 0; i < rows; ++i) {
-      for (int j = 0; j < kPanel; j += kLanes) store(sums + i * kPanel + j, load(sums + i * kPanel + j) + load(part + i * kPanel + j));
-    }
-  }
+  if (!target.sums) multiply_part(rows, vectors, a, b, 0, depth, sums);
   for (int i = 0; i < rows; ++i) {
-    for (int j = 0; j < vectors; ++j) finish(load(sums + i * kPanel + j * kLanes), target, i, j * kLanes);
+    for (int j = 0; j < vectors; ++j) finish(load((target.sums ? target.sums : sums) + i * kPanel + j * kLanes), target, i, j * kLanes);
   }
 }
 
