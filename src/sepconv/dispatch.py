@@ -8,7 +8,7 @@ from functools import lru_cache
 from torch import Tensor
 
 from sepconv import settings
-from sepconv.backends import Backend, all_backends
+from sepconv.backends import Backend, all_backends, backends_for
 from sepconv.device import Device, is_capturing
 from sepconv.errors import BackendWarning, UnsupportedError, WarmUpError
 from sepconv.problem import Operands, Options, Problem
@@ -41,9 +41,9 @@ def plan(problem: Problem, device: Device) -> Plan:
     forced = settings.BACKEND.read()
     rejected: list[tuple[str, tuple[str, ...]]] = []
     missed: list[str] = []
-    for backend in all_backends():
-        if forced != backend.name if forced else backend.kind not in (None, device.kind):
-            continue  # another one is asked for, or this one is made for other devices
+    for backend in all_backends() if forced else backends_for(device):
+        if forced not in (None, backend.name):
+            continue
         unavailable = backend.unavailable(device)
         if unavailable and backend.kind == device.kind:
             missed += unavailable

@@ -54,6 +54,11 @@ class Backend(Protocol):
         """The wanted gradients of x, both weights and both biases, each in a fresh tensor."""
 
 
+def backends_for(device: Device) -> list[Backend]:
+    """The backends that are made for this kind of device, or for any, the fastest first."""
+    return [backend for backend in all_backends() if backend.kind in (None, device.kind)]
+
+
 def all_backends() -> tuple[Backend, ...]:
     """Every backend, the fastest first; the last one runs every right call."""
     from sepconv.backends.cpu import CpuBackend

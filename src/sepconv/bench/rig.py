@@ -9,7 +9,7 @@ from statistics import geometric_mean
 import torch
 from torch import Tensor
 
-from sepconv.backends import Backend, all_backends
+from sepconv.backends import Backend, backends_for
 from sepconv.backends.eager import EagerBackend
 from sepconv.bench import data
 from sepconv.bench.baselines import yardstick
@@ -150,7 +150,9 @@ def tunable(problem: Problem, device: Device) -> tuple[Backend | None, list[str]
     if 0 in problem.output_shape:
         return None, ["its result is empty"]
     reasons = []
-    for backend in all_backends():
+    if device.kind != "cpu":
+        return None, [f"kernels for {device.kind} have nothing to choose yet"]
+    for backend in backends_for(device):
         found = backend.unavailable(device) or backend.reasons(problem, device)
         if not found and backend.configure(problem, device)[0] is not None:
             return backend, []

@@ -1,0 +1,52 @@
+"""The configurations of the CUDA kernel: what they ask of shared memory, without a GPU."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from cuda_cases import PRECISIONS, SHAPES, A, B, Shape
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sepconv.tuning import hopper
+from sepconv.tuning.hopper import CudaConfig
+
+
+def check(shape: Shape, dtype: torch.dtype, precision: str) -> None:
+    problem = shape.problem(dtype, precision)
+    config = hopper.configuration(problem)
+    if config is None:
+        smallest = CudaConfig(1, 1, 1, 0)
+        assert shape.outputs > 512 or hopper.shared_bytes(problem, smallest) > hopper.SHARED_BYTES / 2
+        return
+    assert config.cluster * hopper.BLOCK_OUTPUTS >= shape.outputs
+    assert hopper.shared_bytes(problem, config) <= hopper.SHARED_BYTES
+    assert config.slots % config.cluster == 0
+    assert config.slots >= 2 * config.cluster
+    assert config.stages >= 3
+    boxes = hopper.TILE * dtype.itemsize // 128
+    assert config.staged == 0 or boxes % config.staged == 0
+
+
+@pytest.mark.parametrize(("dtype", "precision"), PRECISIONS, ids=str)
+@pytest.mark.parametrize("shape", [*SHAPES, A, B], ids=str)
+def test_a_configuration_fits(shape: Shape, dtype: torch.dtype, precision: str) -> None:
+    check(shape, dtype, precision)
+
+
+@given(st.integers(1, 600), st.integers(1, 700), st.integers(1, 9), st.integers(1, 17), st.sampled_from(PRECISIONS))
+def test_any_configuration_fits(
+    channels: int, outputs: int, kernel_h: int, kernel_w: int, kind: tuple[torch.dtype, str]
+) -> None:
+    check(replace(A, channels=channels, outputs=outputs, kernel=(kernel_h, kernel_w)), *kind)
+
+
+def test_it_says_what_it_is() -> None:
+    assert str(CudaConfig(1, 6, 8, 4)) == "single blocks, 6 stages, 8 slots, 4 boxes staged"
+    assert str(CudaConfig(4, 3, 8, 0)) == "clusters of 4 blocks, 3 stages, 8 slots, 0 boxes staged"
+
+
+def test_the_terms_follow_precision_and_dtype() -> None:
+    found = [hopper.terms(A.problem(dtype, precision)) for dtype, precision in PRECISIONS]
+    assert found == [3, 2, 1, 1]
+    assert hopper.terms(A.problem(torch.float32, "tf32")) == 2
