@@ -45,11 +45,12 @@ class Part:
 
 
 PARTS = (
-    Part("float32", SINGLE + GRID, 15),
-    Part("bfloat16", SINGLE + GRID, 7, ("--dtype", "bfloat16", "--peers", TORCH_PEERS)),
-    Part("float16", SINGLE + GRID, 7, ("--dtype", "float16", "--peers", TORCH_PEERS)),
-    Part("default allocator", ("A/16",), 15, ("--default-allocator",)),
-    Part("pages present", ("A/16",), 15, (), KEEPING),
+    # As often as there are providers, or a multiple: each is the first of as many rounds as the others.
+    Part("float32", SINGLE + GRID, 18),
+    Part("bfloat16", SINGLE + GRID, 8, ("--dtype", "bfloat16", "--peers", TORCH_PEERS)),
+    Part("float16", SINGLE + GRID, 8, ("--dtype", "float16", "--peers", TORCH_PEERS)),
+    Part("default allocator", ("A/16",), 18, ("--default-allocator",)),
+    Part("pages present", ("A/16",), 18, (), KEEPING),
 )
 
 

@@ -195,9 +195,9 @@ def test_providers_are_called_in_turn_each_after_a_call_of_its_own() -> None:
     called: list[str] = []
     timer = timing.Timer(CPU)
     functions = {name: (lambda n=name: called.append(n)) for name in "ab"}
-    found = timer.in_turn(functions, 2, lambda: called.append("|"))
+    found = timer.in_turn(functions, 3, lambda: called.append("|"))
     warm = ["a"] * timing.WARM_UPS + ["b"] * timing.WARM_UPS
-    assert called == warm + ["a", "a", "b", "b", "|"] * 2
+    assert called == [*warm, *"aabb|", *"bbaa|", *"aabb|"], "each round begins with another one"
     assert all(times.p20 <= times.median <= times.p80 for times in found.values())
 
 

@@ -57,14 +57,20 @@ class Timer:
         rounds: int,
         after_round: Callable[[], None] = lambda: None,
     ) -> dict[str, Times]:
-        """The times of every function, each called once a round; all are warmed up before."""
+        """The times of every function, each called once a round; all are warmed up before.
+
+        Every round begins with another one: what comes before a call (the measuring of ceilings, the threads of another
+        library that still spin) is to meet all of them alike.
+        """
         found: dict[str, list[float]] = {name: [] for name in functions}
         for function in functions.values():
             for _ in range(WARM_UPS):
                 function()
-        for _ in range(rounds):
-            for name, function in functions.items():
-                found[name].append(self.once(function))
+        names = list(functions)
+        for turn in range(rounds):
+            first = turn % len(names) if names else 0
+            for name in names[first:] + names[:first]:
+                found[name].append(self.once(functions[name]))
             after_round()
         return {name: summary(times) for name, times in found.items()}
 
