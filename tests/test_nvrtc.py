@@ -2,6 +2,7 @@
 
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,14 @@ def test_without_cuda_core_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
     assert CudaBackend().unavailable(H200) == ["cuda.core cannot be imported"]
 
 
+def test_other_gpus_get_a_reason_and_no_warning() -> None:
+    older = replace(H200, name="NVIDIA A100", capability=(8, 0))
+    assert CudaBackend().unavailable(older) == []
+    assert CudaBackend().reasons(A.problem(torch.float32, "high"), older) == [
+        "runs on Hopper (compute capability 9.0) only"
+    ]
+
+
 @needs_nvrtc
 @pytest.mark.parametrize(("dtype", "precision"), PRECISIONS, ids=str)
 @pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[5], SHAPES[9]], ids=str)
@@ -106,7 +115,5 @@ CASES = [
 
 @pytest.mark.parametrize(("change", "word"), CASES, ids=str)
 def test_what_it_cannot_take_yet_has_a_reason(change: dict[str, object], word: str) -> None:
-    from dataclasses import replace
-
     problem = replace(A.problem(torch.float32, "high"), **change)
     assert any(word in reason for reason in CudaBackend().reasons(problem, H200))

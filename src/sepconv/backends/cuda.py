@@ -24,6 +24,7 @@ from sepconv.tuning.hopper import CudaConfig
 SOURCES = Path(kernels.__file__).parent / "cuda"
 ELEMENTS = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 ACTIVATIONS = ("identity", "relu", "relu6")
+HOPPER = (9, 0)
 THREADS = 640  # of a block
 # Rows of tensors that the copy engine takes begin on multiples of so many bytes.
 ROW_BYTES = 16
@@ -38,12 +39,12 @@ class CudaBackend:
     def unavailable(self, device: Device) -> list[str]:
         if device.kind != "cuda":
             return [f"runs on CUDA devices, not on {device.kind}"]
-        if device.capability != (9, 0):
-            return ["runs on Hopper (compute capability 9.0) only"]
-        missing = nvrtc.missing()
+        missing = nvrtc.missing() if device.capability == HOPPER else None  # elsewhere it would be of no use
         return [missing] if missing else []
 
     def reasons(self, problem: Problem, device: Device) -> list[str]:
+        if device.capability != HOPPER:
+            return ["runs on Hopper (compute capability 9.0) only"]
         found = [reason for holds, reason in _limits(problem) if not holds]
         if not found and hopper.configuration(problem) is None:
             found.append(
