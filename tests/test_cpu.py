@@ -42,6 +42,7 @@ ISAS = [
     pytest.param("avx512", marks=pytest.mark.skipif(not HAS_AVX512, reason="this CPU has no AVX-512")),
     "avx2",
     "generic",
+    pytest.param("", id="own"),
 ]
 pytestmark = pytest.mark.usefixtures("terms_for_any_size")
 FLAT = [case for case in (*TABLE, *ENDINGS, *ACTIVATED) if case.rank < 3]

@@ -31,12 +31,12 @@ constexpr TermsOf kOfThree[] = {{0, 2}, {0, 1}, {1, 1}, {1, 0}, {2, 0}, {0, 0}};
 constexpr const TermsOf* kTermsOf = kTerms == 1 ? kOfOne : kTerms == 2 ? kOfTwo : kOfThree;
 constexpr int kProducts = kTerms * (kTerms + 1) / 2;
 
-// The sums of one block over [begin, end) of the depth, added to those before where there are any. Two says whether there is a second tile of rows, and of columns.
+// The sums of one block over [begin, end) of the depth, added to what is there unless they are fresh. Two says whether there is a second tile of rows, and of columns.
 template <bool TwoRows, bool TwoColumns>
-SEPCONV_INLINE void multiply_tiles(const BFloat16* a, const BFloat16* b, long begin, long end, float* sums) {
+SEPCONV_INLINE void multiply_tiles(const BFloat16* a, const BFloat16* b, long begin, long end, bool fresh, float* sums) {
   constexpr int kDepthBytes = kDepthStep * 2;  // of a row of a block
   constexpr int kRowBytes = kPanel * 4;  // of the panel, for two neighbours in the depth, and of the sums
-  if (begin == 0) {
+  if (fresh) {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -72,11 +72,22 @@ SEPCONV_INLINE void multiply_tiles(const BFloat16* a, const BFloat16* b, long be
   if constexpr (TwoRows && TwoColumns) _tile_stored(3, sums + 16 * kPanel + 16, kRowBytes);
 }
 
-inline void multiply_part(long rows, long vectors, const BFloat16* a, const BFloat16* b, long begin, long end, float* sums) {
-  if (rows > 16 && vectors > 1) multiply_tiles<true, true>(a, b, begin, end, sums);
-  else if (rows > 16) multiply_tiles<true, false>(a, b, begin, end, sums);
-  else if (vectors > 1) multiply_tiles<false, true>(a, b, begin, end, sums);
-  else multiply_tiles<false, false>(a, b, begin, end, sums);
+inline void multiply_part(long rows, long vectors, const BFloat16* a, const BFloat16* b, long begin, long end, bool fresh, float* sums) {
+  if (rows > 16 && vectors > 1) multiply_tiles<true, true>(a, b, begin, end, fresh, sums);
+  else if (rows > 16) multiply_tiles<true, false>(a, b, begin, end, fresh, sums);
+  else if (vectors > 1) multiply_tiles<false, true>(a, b, begin, end, fresh, sums);
+  else multiply_tiles<false, false>(a, b, begin, end, fresh, sums);
+}
+
+// float32 rounds each time that it adds to a sum. Longer ones than this are summed up in parts, and the parts after that.
+constexpr long kLongestSum = 512;
+
+// One part of the depth after the other, from 0 on.
+inline void add_part(long rows, long vectors, const BFloat16* a, const BFloat16* b, long begin, long end, long depth, float* sums) {
+  if (begin == 0 || kTerms < 3 || depth <= kLongestSum) return multiply_part(rows, vectors, a, b, begin, end, begin == 0, sums);
+  alignas(64) float part[kBlock * kPanel];
+  multiply_part(rows, vectors, a, b, begin, end, true, part);
+  for (long i = 0; i < kPanel * (rows < kBlock ? rows : kBlock); i += kLanes) store(sums + i, load(sums + i) + load(part + i));
 }
 
 // Several blocks of rows over one panel, or one block over several panels, part by part of the depth: a part of the one operand
@@ -90,7 +101,7 @@ inline const float* multiply_in_parts(long rows, long columns, const BFloat16* a
     float* to = sums;
     for (long r = 0; r < rows; r += kBlock) {
       for (long c = 0; c < columns; c += kPanel, to += kBlock * kPanel) {
-        multiply_part(rows - r, (columns - c + kLanes - 1) / kLanes, a + r * kTerms * depth, b + c * kTerms * depth, k, end, to);
+        add_part(rows - r, (columns - c + kLanes - 1) / kLanes, a + r * kTerms * depth, b + c * kTerms * depth, k, end, depth, to);
       }
     }
   }
@@ -102,7 +113,9 @@ inline const float* multiply_in_parts(long rows, long columns, const BFloat16* a
 inline void multiply_block(int rows, long vectors, const BFloat16* a, long, const BFloat16* b, long depth,
                            const Target& target) {
   alignas(64) float sums[kBlock * kPanel];
-  if (!target.sums) multiply_part(rows, vectors, a, b, 0, depth, sums);
+  for (long k = 0; !target.sums && k < depth; k += kLongestSum) {
+    add_part(rows, vectors, a, b, k, depth - k < kLongestSum ? depth : k + kLongestSum, depth, sums);
+  }
   for (int i = 0; i < rows; ++i) {
     for (int j = 0; j < vectors; ++j) finish(load((target.sums ? target.sums : sums) + i * kPanel + j * kLanes), target, i, j * kLanes);
   }
