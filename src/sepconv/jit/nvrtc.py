@@ -12,7 +12,7 @@ from sepconv.errors import CompilerError
 from sepconv.jit.artifact import Artifact, read_sources
 from sepconv.jit.store import default_store
 
-OPTIONS = ("--std=c++17", "--ptxas-options=-v,-warn-spills")
+STANDARD, PTXAS_OPTIONS = "c++17", ("-v", "-warn-spills")
 INSTALL = "Install `sepconv[cuda12]` or `sepconv[cuda13]`, by the CUDA that PyTorch was built with."
 
 
@@ -40,7 +40,7 @@ def artifact(build: Build) -> Artifact:
     return Artifact(
         name=build.name,
         sources=read_sources(build.main),
-        flags=OPTIONS,
+        flags=(STANDARD, *PTXAS_OPTIONS),
         defines=tuple((name, str(value)) for name, value in build.defines),
         compiler=_compiler(),
         target=build.arch,
@@ -75,11 +75,11 @@ def compiled(wanted: Artifact, folder: Path) -> tuple[bytes, str]:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     options = core.ProgramOptions(
-        std="c++17",
+        std=STANDARD,
         arch=wanted.target,
         define_macro=[f"{name}={value}" for name, value in wanted.defines],
         include_path=str(sources),
-        ptxas_options=["-v", "-warn-spills"],
+        ptxas_options=list(PTXAS_OPTIONS),
     )
     log = _Log()
     try:
