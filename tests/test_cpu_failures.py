@@ -18,6 +18,7 @@ from kernels import check_result, plan_of
 
 import sepconv
 from sepconv import dispatch, ops
+from sepconv.device import describe
 from sepconv.errors import BackendWarning, CacheWarning
 
 GXX = shutil.which("g++") or shutil.which("clang++")
@@ -72,6 +73,21 @@ def test_a_compiler_that_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert plan_of(tensors, CASE).backend.name == "cpu"
     check_result(separable(tensors, CASE), tensors, CASE)
     assert plan_of(tensors, CASE).backend.name == "cpu"
+
+
+@pytest.mark.skipif(describe(torch.device("cpu")).isa != "amx", reason="no operand is split into terms without AMX")
+@pytest.mark.usefixtures("terms_for_any_size")
+def test_the_second_kernel_of_a_call_that_does_not_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An infinity does not split into terms, and the kernel without them is compiled only then."""
+    fail = 'case " $* " in *" -mamx-tile "*) ;; *) echo "internal error 8" >&2; exit 1;; esac'
+    monkeypatch.setenv("SEPCONV_CXX", _compiler(tmp_path, fail))
+    tensors = tensors_of(CASE)
+    check_result(separable(tensors, CASE), tensors, CASE)
+    tensors[0][0, 0, 4, 5] = float("inf")
+    with pytest.warns(BackendWarning, match="internal error 8"):
+        y = separable(tensors, CASE)
+    check_result(y, tensors, CASE)
+    assert "backend   eager (chosen by default)" in _explained()
 
 
 def test_a_forced_backend_that_does_not_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

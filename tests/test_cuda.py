@@ -94,7 +94,7 @@ def test_the_results_keep_the_budget(shape: Shape, dtype: torch.dtype, precision
 @pytest.mark.parametrize(("dtype", "precision"), PRECISIONS, ids=str)
 def test_the_same_bits_in_every_run_and_in_every_batch(shape: Shape, dtype: torch.dtype, precision: str) -> None:
     if not can(shape, dtype, precision):
-        pytest.skip("no room")
+        pytest.skip("the kernel does not take this problem yet")
     tensors = tensors_of(shape, dtype)
     y = ours(shape, tensors, precision)
     assert all(torch.equal(y, ours(shape, tensors, precision)) for _ in range(100))
@@ -130,7 +130,7 @@ def test_any_strides_of_the_tensors(form: str, dtype: torch.dtype, precision: st
 @pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[9]], ids=str)
 def test_special_values(shape: Shape, dtype: torch.dtype, precision: str, value: float | str, where: str) -> None:
     if not can(shape, dtype, precision):
-        pytest.skip("no room")
+        pytest.skip("the kernel does not take this problem yet")
     tensors = tensors_of(shape, dtype)
     value = torch.finfo(dtype).max / 8 if value == "largest" else value
     target = tensors[0 if where == "x" else 2]
@@ -153,7 +153,7 @@ def test_padding_multiplies_no_weight(
 ) -> None:
     """As on the CPU, where tests hold it against sums tap by tap."""
     if not can(shape, dtype, precision):
-        pytest.skip("no room")
+        pytest.skip("the kernel does not take this problem yet")
     tensors = tensors_of(shape, dtype, positive=True)
     tensors[1].view(shape.channels, -1)[0, 0] = value
     y = ours(shape, tensors, precision)

@@ -14,9 +14,18 @@ from sepconv.backends.cuda import CudaBackend
 from sepconv.device import Device
 from sepconv.errors import CompilerError
 from sepconv.jit import nvrtc
+from sepconv.problem import Problem
 from sepconv.tuning import hopper
 
 H200 = Device("cuda", "NVIDIA H200", 0, (9, 0), 132, 1 << 37)
+
+
+def built(problem: Problem) -> nvrtc.Build:
+    config = hopper.configuration(problem)
+    assert config is not None
+    return cuda.build(problem, config)
+
+
 needs_nvrtc = pytest.mark.skipif(nvrtc.missing() is not None, reason="cuda.core is not installed")
 
 
@@ -31,7 +40,7 @@ def test_every_kernel_compiles_well(shape: Shape, dtype: torch.dtype, precision:
         assert precision == "ieee"
         assert "sums over at most 64 channels" in reasons[0], reasons
         return
-    code, log = nvrtc.compiled(nvrtc.artifact(cuda.build(problem)), tmp_path)
+    code, log = nvrtc.compiled(nvrtc.artifact(built(problem)), tmp_path)
     assert code[:4] == b"\x7fELF"
     spills = [int(n) for n in re.findall(r"(\d+) bytes spill", log)]
     assert spills
@@ -44,7 +53,7 @@ def test_every_kernel_compiles_well(shape: Shape, dtype: torch.dtype, precision:
 def test_a_kernel_comes_from_the_store_the_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory() as folder:
         monkeypatch.setenv("SEPCONV_CACHE_DIR", folder)
-        wanted = cuda.build(SHAPES[1].problem(torch.float32, "high"))
+        wanted = built(SHAPES[1].problem(torch.float32, "high"))
         assert not nvrtc.is_built(wanted)
         code = nvrtc.cubin(wanted)
         assert nvrtc.is_built(wanted)
@@ -86,7 +95,7 @@ def test_python_and_the_kernel_agree_on_shared_memory(
     config = hopper.configuration(problem)
     if config is None:
         return
-    build = cuda.build(problem)
+    build = built(problem)
     main = tmp_path / "size.cu"
     text = f'#include "{cuda.SOURCES / "walk.cuh"}"\nstatic_assert(sepconv::kSharedBytes == {{}}, "differs");'
     size = hopper.shared_bytes(problem, config)

@@ -64,8 +64,8 @@ class CpuBackend:
             found.append(f"computes float32, float16 and bfloat16, not {str(problem.dtype).removeprefix('torch.')}")
         if not found and not candidates(problem, device):
             found.append("one row of the output takes more scratch memory than a thread may have")
-        if not found and (failure := _FAILURES.get(build(problem, device.isa))):
-            found.append(failure)
+        if not found:
+            found += [_FAILURES[wanted] for wanted in _needed(problem, device.isa) if wanted in _FAILURES]
         return found
 
     def slower(self, problem: Problem, device: Device) -> list[str]:
@@ -123,6 +123,12 @@ def build(problem: Problem, isa: str) -> cxx.Build:
     }
     named = tuple((f"SEPCONV_{name}", value) for name, value in defines.items())
     return cxx.Build("forward", SOURCES / "forward.cpp", COMMON_FLAGS + FLAGS[isa], named, isa)
+
+
+def _needed(problem: Problem, isa: str) -> list[cxx.Build]:
+    """What a call may need: where operands are split into terms, the kernel for those that do not split too."""
+    isas = [isa] if units(problem, isa).terms == 1 else [isa, WITHOUT_TERMS]
+    return [build(problem, each) for each in isas]
 
 
 def _compiled(activation: Activation) -> str:

@@ -45,14 +45,14 @@ class CudaBackend:
     def reasons(self, problem: Problem, device: Device) -> list[str]:
         if device.capability != HOPPER:
             return ["runs on Hopper (compute capability 9.0) only"]
-        found = [reason for holds, reason in _limits(problem) if not holds]
-        if not found and hopper.configuration(problem) is None:
-            found.append(
-                f"the weights of {problem.in_channels} -> {problem.out_channels} channels do not fit in shared memory"
-            )
-        if not found and (failure := _FAILURES.get(build(problem))):
-            found.append(failure)
-        return found
+        if found := [reason for holds, reason in _limits(problem) if not holds]:
+            return found
+        config = hopper.configuration(problem)
+        if config is None:
+            sizes = f"{problem.in_channels} -> {problem.out_channels} channels"
+            return [f"the weights of {sizes} do not fit in shared memory"]
+        failure = _FAILURES.get(build(problem, config))
+        return [failure] if failure else []
 
     def slower(self, problem: Problem, device: Device) -> list[str]:
         rows = problem.batch * math.prod(problem.out_size[:-1])
@@ -62,7 +62,7 @@ class CudaBackend:
         return []
 
     def is_ready(self, problem: Problem, device: Device) -> bool:
-        return nvrtc.is_built(build(problem))
+        return nvrtc.is_built(build(problem, self.configure(problem, device)[0]))
 
     def configure(self, problem: Problem, device: Device) -> tuple[CudaConfig, str]:
         config = hopper.configuration(problem)
@@ -78,7 +78,7 @@ class CudaBackend:
         x = operands.x
         y = x.new_empty_strided(problem.output_shape, problem.output_strides)
         if y.numel():
-            _kernel(problem, x.device.index).run(_laid_out(operands), y)
+            _kernel(problem, config, x.device.index).run(_laid_out(operands), y)
         return y
 
     def gradients(
@@ -126,10 +126,8 @@ def _limits(problem: Problem) -> list[tuple[bool, str]]:
     ]
 
 
-def build(problem: Problem) -> nvrtc.Build:
+def build(problem: Problem, config: CudaConfig) -> nvrtc.Build:
     """What is compiled for a problem; the batch is known at run time only."""
-    config = hopper.configuration(problem)
-    assert config is not None
     (kernel_h, kernel_w), (padding_h, padding_w) = _window(problem)
     (in_h, in_w), (out_h, out_w) = ((1, *size)[-2:] for size in (problem.in_size, problem.out_size))
     defines: dict[str, str | int] = {
@@ -182,12 +180,17 @@ class Call(ctypes.Structure):
     )
 
 
+def _aligned(size: int) -> tuple[Any, int]:
+    """Memory for a tensor map, and the address in it that is a multiple of 64."""
+    memory = ctypes.create_string_buffer(size + 64)
+    return memory, -(-ctypes.addressof(memory) // 64) * 64
+
+
 class _Block(threading.local):
     """The parameter of one kernel, for each thread its own: the driver copies it when it launches, so it is used again."""
 
     def __init__(self, template: bytes) -> None:
-        self._memory = ctypes.create_string_buffer(len(template) + 64)
-        self.address = -(-ctypes.addressof(self._memory) // 64) * 64
+        self._memory, self.address = _aligned(len(template))
         ctypes.memmove(self.address, template, len(template))
         self.call = Call.from_address(self.address)
         self.parameters = (ctypes.c_void_p * 1)(self.address)
@@ -234,10 +237,9 @@ class Kernel:
 
 
 @lru_cache(maxsize=4096)
-def _kernel(problem: Problem, device: int) -> Kernel:
+def _kernel(problem: Problem, config: CudaConfig, device: int) -> Kernel:
     """The kernel for a problem on a device, compiled where it was not before. Raises CompilerError or StoreError."""
-    wanted, config = build(problem), hopper.configuration(problem)
-    assert config is not None
+    wanted = build(problem, config)
     try:
         code = nvrtc.cubin(wanted)
     except (CompilerError, StoreError) as error:
@@ -246,7 +248,6 @@ def _kernel(problem: Problem, device: int) -> Kernel:
     driver, shared = _driver(), hopper.shared_bytes(problem, config)
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     with torch.cuda.device(device):
-        torch.cuda.current_stream(device)
         _check(driver.cuModuleLoadData(ctypes.byref(module), code), "loading a kernel")
         _check(driver.cuModuleGetFunction(ctypes.byref(function), module, b"sepconv_forward"), "loading a kernel")
         _check(driver.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, shared), "shared memory")
@@ -273,11 +274,16 @@ def _kernel(problem: Problem, device: int) -> Kernel:
 
 def _laid_out(operands: Operands) -> Operands:
     """The operands as the kernel reads them: dense, x from a multiple of 16 bytes on. What is so already is not copied."""
-    dense = [None if t is None else t.contiguous() for t in operands]
-    x = dense[0]
-    assert x is not None
-    dense[0] = x if x.data_ptr() % ROW_BYTES == 0 else x.clone()
-    return Operands(*dense)  # type: ignore[arg-type]
+    x, depthwise_weight, pointwise_weight, depthwise_bias, pointwise_bias, residual = operands
+    x = x.contiguous()
+    return Operands(
+        x if x.data_ptr() % ROW_BYTES == 0 else x.clone(),
+        depthwise_weight.contiguous(),
+        pointwise_weight.contiguous(),
+        None if depthwise_bias is None else depthwise_bias.contiguous(),
+        None if pointwise_bias is None else pointwise_bias.contiguous(),
+        residual,
+    )
 
 
 _FAILURES: dict[nvrtc.Build, str] = {}
@@ -318,8 +324,7 @@ def _encode(
     item, (rows, columns) = problem.dtype.itemsize, (1, *size)[-2:]
     sizes = (columns, rows, channels, problem.batch)
     strides = (columns * item, rows * columns * item, channels * rows * columns * item)
-    memory = (ctypes.c_uint64 * 32)()
-    address = -(-ctypes.addressof(memory) // 64) * 64
+    _memory, address = _aligned(ctypes.sizeof(TensorMap))
     status = _driver().cuTensorMapEncodeTiled(
         ctypes.c_void_p(address),
         _TENSOR_TYPES[problem.dtype],

@@ -150,7 +150,7 @@ def tunable(problem: Problem, device: Device) -> tuple[Backend | None, list[str]
     if 0 in problem.output_shape:
         return None, ["its result is empty"]
     reasons = []
-    if device.kind != "cpu":
+    if not records.covers(device):
         return None, [f"kernels for {device.kind} have nothing to choose yet"]
     for backend in backends_for(device):
         found = backend.unavailable(device) or backend.reasons(problem, device)

@@ -11,6 +11,7 @@ from sepconv.bench.timing import WARM_UPS, Timer
 from sepconv.device import describe
 from sepconv.errors import CompilerError, StoreError
 from sepconv.problem import Problem
+from sepconv.tuning.config import multiplies_bfloat16
 
 # Products in units of one bfloat16 product: 'high' takes three, full float32 six; TF32 runs at half the rate.
 PRODUCTS = {"ieee": 6, "high": 3, "tf32": 2}
@@ -60,7 +61,7 @@ class Gauge:
             unit = torch.bfloat16 if self._products else dtype
             return f"{str(unit).removeprefix('torch.')} matrix product", self._product(device, unit)
         isa = describe(device).isa
-        if dtype is torch.bfloat16 and isa in ("amx", "avx512_bf16"):
+        if dtype is torch.bfloat16 and multiplies_bfloat16(isa):
             return f"bfloat16 matrix product, a stand-in for its units ({isa})", self._product(device, torch.bfloat16)
         try:
             probe.multiply_add_rate(isa, 1)

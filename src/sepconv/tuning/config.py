@@ -55,6 +55,11 @@ def units(problem: Problem, isa: str) -> Units:
     return Units("matrices", _TERMS[problem.dtype]) if isa == "amx" and pixels >= PIXELS_WORTH_TERMS else VECTORS
 
 
+def multiplies_bfloat16(isa: str) -> bool:
+    """Whether the CPU has units of its own for bfloat16."""
+    return isa in _BFLOAT16_UNITS
+
+
 _BFLOAT16_UNITS = {"amx": Units("matrices"), "avx512_bf16": Units("pairs")}
 _TERMS = {torch.float16: 2, torch.float32: 3}
 

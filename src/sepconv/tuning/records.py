@@ -62,10 +62,15 @@ class Record:
 
 def lookup(problem: Problem, device: Device) -> Record | None:
     """What was measured for this problem on this device; None where nothing was, or nothing that still holds. Never fails."""
-    if device.kind not in _CONFIGS:
+    if not covers(device):
         return None
     found = _known(device, folder()).get(problem)
     return found if found is not None and legal(problem, found.config, device) else None
+
+
+def covers(device: Device) -> bool:
+    """Whether there is something to choose, and so to record, on this kind of device."""
+    return device.kind in _CONFIGS
 
 
 def save(found: Iterable[Record], device: Device) -> Path:
