@@ -118,7 +118,7 @@ def test_import_stays_light() -> None:
 
 def test_bench_is_a_command_like_the_others() -> None:
     assert "--csv" in call("bench", "--help")
-    assert "`dtype` is 'int8'" in call("bench", "--dtype", "int8", code=2)
+    assert "`dtype` has 'int8'" in call("bench", "--dtype", "int8", code=2)
     assert "no-such-workload" in call("bench", "no-such-workload", code=2)
 
 

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
@@ -134,6 +134,21 @@ def one_of(option: str, text: str, known: dict[str, Any]) -> Any:
     if text in known:
         return known[text]
     raise ArgumentValueError(f"`{option}` is {text!r}; expected one of {', '.join(known)}.")
+
+
+def some_of(option: str, text: str, known: Sequence[str], groups: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """The names that a text asks for, each once: some of the known ones with commas between, or a group by its word.
+
+    Raises ArgumentValueError, with all that is known, where a name is not.
+    """
+    if text in groups:
+        return tuple(groups[text])
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in known:
+            expected = f"{', '.join(groups)}, or some of {', '.join(known)}, with commas between them"
+            raise ArgumentValueError(f"`{option}` has {name!r}; expected {expected}.")
+    return tuple(dict.fromkeys(names))
 
 
 def _activation(text: str | None) -> ActivationLike:

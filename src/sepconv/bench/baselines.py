@@ -16,8 +16,8 @@ from sepconv import reference
 from sepconv.bench.data import Case
 from sepconv.bench.onnx_peers import OnnxRuntime, OpenVino
 from sepconv.device import in_full_float32
-from sepconv.errors import ArgumentValueError
 from sepconv.problem import CHANNELS_LAST, Operands, Problem
+from sepconv.words import some_of
 
 Results = Sequence[Tensor]
 Call = Callable[[], Results]
@@ -128,16 +128,7 @@ def peers(text: str) -> tuple[Provider, ...]:
 
     Raises ArgumentValueError where one is unknown.
     """
-    if text in ("all", "none"):
-        return tuple(PEERS.values()) if text == "all" else ()
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in PEERS:
-            known = ", ".join(PEERS)
-            raise ArgumentValueError(
-                f"`peers` has {name!r}; expected all, none, or some of {known}, with commas between them."
-            )
-    return tuple(PEERS[name] for name in dict.fromkeys(names))
+    return tuple(PEERS[name] for name in some_of("peers", text, tuple(PEERS), {"all": tuple(PEERS), "none": ()}))
 
 
 def yardstick(case: Case) -> Results:

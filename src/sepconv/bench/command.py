@@ -4,23 +4,22 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, NamedTuple, NoReturn
 
 import torch
 import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from sepconv.arguments import canonical_precision
 from sepconv.bench import baselines, measure, pages, report, roofline, timing, workloads
 from sepconv.device import describe, resolve_precision
 from sepconv.errors import ArgumentValueError
-from sepconv.problem import CHANNELS_FIRST, CHANNELS_LAST, DTYPES
+from sepconv.problem import CHANNELS_FIRST, PRECISIONS, Problem
+from sepconv.words import DTYPE_NAMES, LAYOUTS, one_of, some_of
 
-_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
-_LAYOUTS = (CHANNELS_FIRST, CHANNELS_LAST)
+FUSED_DTYPES = ("float32", "float16", "bfloat16")  # what `all` means: those of the fused kernels
 _DIRECTIONS = ("forward", "training")
 _WIDTH = 100  # of a table that goes to no terminal
 
@@ -37,15 +36,31 @@ Names = Annotated[
 DeviceOption = Annotated[
     str | None, typer.Option(help="cpu, cuda or cuda:N. Without it: cuda where there is one.", show_default=False)
 ]
-DtypeOption = Annotated[str, typer.Option(help=f"One of {', '.join(_DTYPES)}.")]
-LayoutOption = Annotated[str, typer.Option(help=f"One of {', '.join(_LAYOUTS)}.")]
+DtypeOption = Annotated[
+    str | None,
+    typer.Option(
+        help=f"all ({', '.join(FUSED_DTYPES)}), or some of {', '.join(DTYPE_NAMES)}, with commas between. Without it: all on "
+        "CUDA, float32 on the CPU.",
+        show_default=False,
+    ),
+]
+LayoutOption = Annotated[
+    str | None,
+    typer.Option(
+        help=f"all (in 1-D, where PyTorch has one, channels_first), or some of {', '.join(LAYOUTS)}. Without it: all on CUDA, "
+        "channels_first on the CPU.",
+        show_default=False,
+    ),
+]
 DirectionOption = Annotated[str, typer.Option(help="forward, or training: forward and backward with all gradients.")]
 PeersOption = Annotated[
     str, typer.Option(help=f"all, none, or some of {', '.join(baselines.PEERS)}, with commas between.")
 ]
 PrecisionOption = Annotated[
     str | None,
-    typer.Option(help="Of float32 on CUDA: ieee, high or tf32. Without it: as PyTorch is set.", show_default=False),
+    typer.Option(
+        help=f"Of float32 on CUDA: all, or some of {', '.join(PRECISIONS)}. Without it: all.", show_default=False
+    ),
 ]
 RoundsOption = Annotated[int, typer.Option(min=1, help="How often each provider is timed.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Of the random tensors.")]
@@ -77,8 +92,8 @@ SaveOption = Annotated[
 def bench(
     names: Names = None,
     device: DeviceOption = None,
-    dtype: DtypeOption = "float32",
-    layout: LayoutOption = CHANNELS_FIRST,
+    dtype: DtypeOption = None,
+    layout: LayoutOption = None,
     direction: DirectionOption = "forward",
     peers: PeersOption = "all",
     precision: PrecisionOption = None,
@@ -93,8 +108,9 @@ def bench(
 
     Every result is checked against float64 first. Then all providers are timed
     in turn, in one loop. The floor under a time comes from ceilings that are
-    measured in the same run. Ends with 1 if a result is wrong, and with 2 for a
-    wrong call.
+    measured in the same rounds. On CUDA every dtype, precision and layout is
+    measured unless some are named. Ends with 1 if a result is wrong, and with 2
+    for a wrong call.
     """
     try:
         request = parse(names or (), device, dtype, layout, direction, peers, precision, rounds, seed)
@@ -120,8 +136,8 @@ def bench(
 def parse(
     names: Sequence[str],
     device: str | None,
-    dtype: str,
-    layout: str,
+    dtype: str | None,
+    layout: str | None,
     direction: str,
     peers: str,
     precision: str | None,
@@ -130,21 +146,57 @@ def parse(
 ) -> measure.Request:
     """The request that the words of a call make; ArgumentValueError, with what is known, where one is unknown."""
     where = _device(device)
-    kind = _DTYPES[_known("dtype", dtype, tuple(_DTYPES))]
-    exactness = resolve_precision(canonical_precision(precision), kind, where.type)
-    order = _known("layout", layout, _LAYOUTS)
-    wanted = names or workloads.default_names(where.type)
+    kinds = kinds_of(where.type, dtype, layout, precision)
+    every_layout = (layout or _usual(where.type, CHANNELS_FIRST)) == "all"
     return measure.Request(
-        workloads=tuple(workloads.workload(name, kind, order, exactness) for name in dict.fromkeys(wanted)),
+        workloads=_workloads(names or workloads.default_names(where.type), kinds, every_layout),
         device=where,
-        dtype=kind,
-        layout=order,
-        training=_known("direction", direction, _DIRECTIONS) == "training",
+        training=one_of("direction", direction, {name: name == "training" for name in _DIRECTIONS}),
         ours=baselines.OURS,
         peers=baselines.peers(peers),
         rounds=rounds,
         seed=seed,
     )
+
+
+class Kind(NamedTuple):
+    """In which form a workload is measured."""
+
+    dtype: torch.dtype
+    layout: str
+    precision: str
+
+
+def kinds_of(device: str, dtype: str | None, layout: str | None, precision: str | None) -> tuple[Kind, ...]:
+    """The forms that the options name on a kind of device; precisions are of float32 on CUDA only."""
+    dtypes = some_of("dtype", dtype or _usual(device, "float32"), tuple(DTYPE_NAMES), {"all": FUSED_DTYPES})
+    layouts = some_of("layout", layout or _usual(device, CHANNELS_FIRST), tuple(LAYOUTS), {"all": tuple(LAYOUTS)})
+    precisions = some_of("precision", precision or "all", PRECISIONS, {"all": ("high", "tf32", "ieee")})
+    kinds = (
+        Kind(DTYPE_NAMES[name], order, resolve_precision(exactness, DTYPE_NAMES[name], device))
+        for order in layouts
+        for name in dtypes
+        for exactness in precisions
+    )
+    return tuple(dict.fromkeys(kinds))
+
+
+def _usual(device: str, on_cpu: str) -> str:
+    """What an option without a value means: on the CPU one form, which takes minutes by itself."""
+    return "all" if device == "cuda" else on_cpu
+
+
+def _workloads(names: Sequence[str], kinds: Sequence[Kind], every_layout: bool) -> tuple[workloads.Workload, ...]:
+    """Each workload in each form; where every layout is asked for, 1-D problems come in the only one that PyTorch has."""
+    found = []
+    for name in dict.fromkeys(names):
+        for kind in kinds:
+            workload = workloads.workload(name, *kind)
+            entries = workload.entries
+            if every_layout and kind.layout != CHANNELS_FIRST:
+                entries = tuple(entry for entry in entries if entry.problem.rank > 1)
+            found.append(replace(workload, entries=entries))
+    return tuple(workload for workload in found if workload.entries)
 
 
 def _settle_pages(wanted: str) -> str:
@@ -160,9 +212,18 @@ def _run(request: measure.Request) -> list[report.Row]:
     """Measure and print; the tables go to the standard output, what was skipped and the progress to the other."""
     out = Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False)
     notes = Console(stderr=True, highlight=False)
-    gauge = roofline.Gauge(request.device, request.dtype, timing.Timer(request.device))
+    timer = timing.Timer(request.device)
+
+    @cache
+    def gauge_of(unit: torch.dtype) -> roofline.Gauge:
+        return roofline.Gauge(request.device, unit, timer)
+
+    def gauge_for(problem: Problem) -> roofline.Gauge:
+        return gauge_of(roofline.unit_of(request.device, problem.dtype))
+
+    first = gauge_for(request.workloads[0].entries[0].problem)
     memory = f", PyTorch's tensors in {request.pages} pages" if request.pages else ""
-    head = f"{describe(request.device)}, torch {torch.__version__}{memory}\n{gauge.sample()}"
+    head = f"{describe(request.device)}, torch {torch.__version__}{memory}\n{first.sample()}"
     out.print(head, soft_wrap=True, markup=False)
     rows: list[report.Row] = []
     told: set[str] = set()
@@ -173,15 +234,15 @@ def _run(request: measure.Request) -> list[report.Row]:
             ) as progress:
                 task = progress.add_task(f"{workload.name} {number}/{len(workload.entries)}", total=request.rounds)
                 advance = partial(progress.advance, task)
-                found = measure.measure(request, workload, entry, gauge, advance)
+                found = measure.measure(request, workload, entry, gauge_for(entry.problem), advance)
             for note in (*(s for s in found.skipped if s not in told), *found.wrong):
                 notes.print(note, markup=False, soft_wrap=True)
             told.update(found.skipped)
             out.print(report.problem_table(found.rows))
             rows += found.rows
-    totals = report.total_table(rows)
-    if totals is not None:
-        out.print(totals)
+    for table in (report.total_table(rows), report.overview(rows, request.ours.name)):
+        if table is not None:
+            out.print(table)
     return rows
 
 
@@ -211,12 +272,6 @@ def _device(text: str | None) -> torch.device:
     if name not in known:
         raise ArgumentValueError(f"`device` is {text!r}; this machine has {', '.join(known)}.")
     return torch.device(name)
-
-
-def _known(name: str, value: str, known: tuple[str, ...]) -> str:
-    if value not in known:
-        raise ArgumentValueError(f"`{name}` is {value!r}; expected one of {', '.join(known)}.")
-    return value
 
 
 def _refuse(text: str) -> NoReturn:

@@ -29,8 +29,6 @@ class Request:
 
     workloads: tuple[Workload, ...]
     device: torch.device
-    dtype: torch.dtype
-    layout: str
     training: bool
     ours: Provider
     peers: tuple[Provider, ...]
@@ -204,6 +202,7 @@ def _row(
         error=entrant.check.error,
         error_budget=entrant.check.budget,
         versions="; ".join(dict.fromkeys(filter(None, libraries))),
+        precision=problem.precision,
     )
 
 

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 import sepconv
+from sepconv.bench.roofline import Ceilings
 from sepconv.device import describe
 
 
@@ -57,6 +58,7 @@ class Row:
     error_budget: float
     versions: str
     ratio_to_best_peer: float | None = None
+    precision: str = "ieee"
 
     @property
     def is_right(self) -> bool:
@@ -68,8 +70,15 @@ class Row:
         """What a row is about: two rows with one key are two measurements of one thing."""
         return (self.workload, self.problem, self.direction, self.device, self.pages, self.provider)
 
+    @property
+    def kind(self) -> str:
+        """Dtype, precision where it says something, and layout."""
+        precise = [self.precision] * (self.products and self.dtype == "float32")
+        return " ".join([self.dtype, *precise, self.layout])
+
 
 FIELDS = tuple(field.name for field in fields(Row))
+_LATER = ("precision",)  # the columns that older files lack
 _INTEGERS = tuple(field.name for field in fields(Row) if field.type is int)
 _WORDS = tuple(field.name for field in fields(Row) if field.type is str)
 _FLAGS = tuple(field.name for field in fields(Row) if field.type is bool)
@@ -132,7 +141,7 @@ def write_at_once(path: Path, text: str) -> None:
 
 
 def _row(values: dict[str, Any]) -> Row:
-    return Row(**{name: _value(name, values[name]) for name in FIELDS})
+    return Row(**{name: _value(name, values[name]) for name in FIELDS if name in values or name not in _LATER})
 
 
 def _value(name: str, value: Any) -> Any:
@@ -153,10 +162,12 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def problem_table(rows: Sequence[Row]) -> Group:
-    """The rows of one problem as a table that 100 columns hold, below the problem in words."""
+    """The rows of one problem as a table that 100 columns hold, below the problem and the ceilings in words."""
     first = rows[0]
     often = f" ({first.count} times in the model)" if first.count > 1 else ""
-    title = f"{first.workload}{often}, {first.direction}, floor {first.floor_ms:.3g} ms\n{first.problem}"
+    ceilings = Ceilings(first.copy, first.arithmetic, first.arithmetic_name, first.products)
+    title = f"{first.workload}{often}, {first.direction}, {first.kind}, floor {first.floor_ms:.3g} ms\n"
+    title += f"{first.problem}\n{ceilings}"
     table = _table()
     table.add_column("provider", overflow="fold")
     for name in ("ms", "p20", "p80", "efficiency", "ours/best", "error", "budget"):
@@ -175,18 +186,58 @@ def problem_table(rows: Sequence[Row]) -> Group:
 def total_table(rows: Sequence[Row]) -> Group | None:
     """All pairs of each model together, each as often as it occurs; None where no workload has two problems."""
     table = _table()
-    for name in ("workload", "provider", "ms", "floor"):
-        table.add_column(name, justify="left" if name in ("workload", "provider") else "right", no_wrap=True)
-    for workload in dict.fromkeys(row.workload for row in rows):
-        of_workload = [row for row in rows if row.workload == workload]
+    for name in ("workload", "kind", "provider", "ms", "floor"):
+        table.add_column(name, justify="right" if name in ("ms", "floor") else "left", no_wrap=True)
+    for (workload, kind), of_workload in _by_kind(rows).items():
         problems = len({row.problem for row in of_workload})
         for provider in dict.fromkeys(row.provider for row in of_workload):
-            found = [row for row in of_workload if row.provider == provider]
-            if problems > 1 and len(found) == problems and all(row.ms is not None for row in found):
-                total = sum(row.count * (row.ms or 0.0) for row in found)
-                floor = sum(row.count * row.floor_ms for row in found)
-                table.add_row(workload, provider, f"{total:.3f}", f"{floor:.3f}")
+            total = _total(of_workload, provider)
+            if problems > 1 and total is not None:
+                floor = sum(row.count * row.floor_ms for row in of_workload if row.provider == provider)
+                table.add_row(workload, kind, provider, f"{total:.3f}", f"{floor:.3f}")
     return Group(Text("All pairs of a model together"), table) if table.row_count else None
+
+
+def overview(rows: Sequence[Row], ours: str) -> Group | None:
+    """A line for each workload in each kind, models as a whole: our time beside its floor and the peers' times.
+
+    None where there is one workload in one kind.
+    """
+    table = _table()
+    for name in ("workload", "kind", "ms", "floor", "efficiency", "eager/ours", "best/ours", "error/budget"):
+        table.add_column(name, justify="left" if name in ("workload", "kind") else "right", overflow="fold")
+    for (workload, kind), found in _by_kind(rows).items():
+        our_rows = [row for row in found if row.provider == ours]
+        time, floor = _total(found, ours), sum(row.count * row.floor_ms for row in our_rows)
+        peers = {p: _total(found, p) for p in dict.fromkeys(row.provider for row in found) if p != ours}
+        best = min((total for total in peers.values() if total is not None), default=None)
+        gains = (None if time is None or peer is None else peer / time for peer in (peers.get("eager"), best))
+        table.add_row(
+            workload,
+            kind,
+            "WRONG" if time is None else f"{time:.3f}",
+            f"{floor:.3f}",
+            _number(None if time is None else floor / time, ".2f"),
+            *(_number(gain, ".2f") for gain in gains),
+            f"{max(row.error / row.error_budget if row.error_budget else math.inf for row in our_rows):.2f}",
+        )
+    return Group(Text("All together"), table) if table.row_count > 1 else None
+
+
+def _by_kind(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
+    """The rows by workload and kind, in their order."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row.workload, row.kind), []).append(row)
+    return found
+
+
+def _total(rows: Sequence[Row], provider: str) -> float | None:
+    """Milliseconds of all pairs of a workload in one kind; None where a problem of it was not timed."""
+    times = [(row.count, row.ms) for row in rows if row.provider == provider]
+    if len(times) < len({row.problem for row in rows}) or any(ms is None for _, ms in times):
+        return None
+    return sum(count * (ms or 0.0) for count, ms in times)
 
 
 def _table() -> Table:

@@ -38,8 +38,13 @@ class Ceilings:
         return f"copy: {self.copy / 1e9:.1f} GB/s; arithmetic: {self.arithmetic_name}, {rate}"
 
 
+def unit_of(device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """The dtype whose arithmetic sets the ceiling for problems of a dtype: on CUDA all but float64 is products of bfloat16."""
+    return torch.bfloat16 if device.type == "cuda" and dtype is not torch.float64 else dtype
+
+
 class Gauge:
-    """Measures the ceilings for problems of one dtype on one device, again and again: the clocks of a shared machine drift."""
+    """Measures the ceilings of one device for one `unit_of`, again and again: the clocks of a shared machine drift."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype, timer: Timer) -> None:
         self.timer = timer
@@ -58,7 +63,7 @@ class Gauge:
     def _unit(self, device: torch.device, dtype: torch.dtype) -> tuple[str, Callable[[], float]]:
         """What stands for the arithmetic units, and what measures its FLOP/s."""
         if device.type == "cuda" or dtype is torch.float64:
-            unit = torch.bfloat16 if self._products else dtype
+            unit = unit_of(device, dtype)
             return f"{str(unit).removeprefix('torch.')} matrix product", self._product(device, unit)
         isa = describe(device).isa
         if dtype is torch.bfloat16 and multiplies_bfloat16(isa):

@@ -77,8 +77,8 @@ class Timer:
 
 def _on_cuda(function: Callable[[], Any], flush: torch.Tensor) -> float:
     """Milliseconds of one call on CUDA, with caches that hold nothing of it."""
-    flush.zero_()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    flush.zero_()  # busy for longer than the host needs to launch what follows
     start.record()
     result = function()
     end.record()
