@@ -13,16 +13,13 @@ Then benchmarks/cpu_conditions.py, unless only some workloads are asked for. Row
 """
 
 import argparse
-import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from sepconv.bench import report
+from parts import Part, run_all, say
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "cpu-forward.csv"
@@ -31,17 +28,6 @@ GRID = ("mobilenet_v1", "mobilenet_v1@8", "xception", "quartznet5x5")
 TORCH_PEERS = "eager,eager_channels_last,compile"
 # glibc's: nothing is mapped for one block alone, and nothing is given back (mallopt(3)).
 KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-
-
-@dataclass(frozen=True)
-class Part:
-    """One process: what is measured, with which words of `sepconv bench` and in which environment."""
-
-    title: str
-    workloads: tuple[str, ...]
-    rounds: int
-    words: tuple[str, ...] = ()
-    environment: dict[str, str] = field(default_factory=dict)
 
 
 PARTS = (
@@ -56,16 +42,8 @@ PARTS = (
 
 def main(words: Sequence[str]) -> int:
     asked = parsed(words)
-    part_of_all = bool(asked.only or asked.rounds)
-    rows = report.read_csv(RESULT) if part_of_all and RESULT.exists() else []
-    parts = list(wanted(asked.only, asked.rounds))
-    start, worst = time.monotonic(), 0
-    for number, part in enumerate(parts, 1):
-        say(f"{number}/{len(parts)} {part.title}, {time.monotonic() - start:.0f} s so far")
-        code, found = run(part)
-        worst = max(worst, code)
-        rows = report.merged(rows, found)
-        report.write_csv(rows, RESULT)
+    start = time.monotonic()
+    worst = run_all(list(wanted(asked.only, asked.rounds)), RESULT, keep=bool(asked.only or asked.rounds))
     if not asked.only:
         say(f"other conditions, {time.monotonic() - start:.0f} s so far")
         rounds = [str(asked.rounds)] if asked.rounds else []
@@ -87,29 +65,6 @@ def wanted(only: Sequence[str] | None, rounds: int | None) -> Iterator[Part]:
         names = tuple(name for name in part.workloads if not only or name in only)
         if names:
             yield Part(part.title, names, rounds or part.rounds, part.words, part.environment)
-
-
-def run(part: Part) -> tuple[int, list[report.Row]]:
-    """The exit code of a part, and its rows."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "rows.csv"
-        words = [
-            "bench",
-            *part.workloads,
-            "--device",
-            "cpu",
-            "--rounds",
-            str(part.rounds),
-            *part.words,
-            "--csv",
-            str(file),
-        ]
-        code = subprocess.run([sys.executable, "-m", "sepconv", *words], env=os.environ | part.environment).returncode
-        return code, report.read_csv(file) if file.exists() else []
-
-
-def say(text: str) -> None:
-    print(f"--- {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

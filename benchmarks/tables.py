@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import cpu_tables
+import cuda_tables
 from pictures import Bar, bars
 
 from sepconv import settings
@@ -39,7 +40,7 @@ def wanted_files() -> dict[Path, str]:
     """Every file that is written, or has written parts, as it should be."""
     parts = {"fused-models": models_table(), "call-overhead": overhead_sentence(), "settings": settings_table()}
     wanted = {PICTURES / "backward-memory.svg": memory_picture()}
-    page_parts = dict.fromkeys(cpu_tables.SECTIONS, NOT_YET)
+    page_parts = dict.fromkeys((*cpu_tables.SECTIONS, *cuda_tables.SECTIONS), NOT_YET)
     forward, conditions = (RESULTS / f"{name}.csv" for name in ("cpu-forward", "cpu-conditions"))
     if forward.exists():
         measured = cpu_tables.load(forward)
@@ -47,7 +48,12 @@ def wanted_files() -> dict[Path, str]:
         page_parts |= cpu_tables.page_sections(measured, others)
         wanted[PICTURES / "cpu-forward.svg"] = cpu_tables.picture(measured)
         parts["cpu-gain"] = cpu_tables.readme_section(measured)
-    for page, sections in ((README, {"cpu-gain": NOT_YET} | parts), (PERFORMANCE, page_parts)):
+    if (RESULTS / "cuda-forward.csv").exists():
+        on_a_gpu = cuda_tables.load(RESULTS / "cuda-forward.csv")
+        page_parts |= cuda_tables.page_sections(on_a_gpu)
+        wanted[PICTURES / "cuda-roofline.svg"] = cuda_tables.picture(on_a_gpu)
+        parts["cuda-gain"] = cuda_tables.readme_section(on_a_gpu)
+    for page, sections in ((README, {"cpu-gain": NOT_YET, "cuda-gain": ""} | parts), (PERFORMANCE, page_parts)):
         text = page.read_text()
         for name, new in sections.items():
             text = between(text, name, new)

@@ -10,13 +10,13 @@ from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
+from scripts import ROOT, imported
 
 from sepconv import settings
 from sepconv.bench import report
 from sepconv.bench.report import Row
 from sepconv.bench.workloads import WORKLOADS, workload
 
-ROOT = Path(__file__).parent.parent
 PROBLEM = "2-D forward (1, 8, 4x4) -> 9, kernel 3x3, stride (2, 2), padding ((1, 1), (1, 1)); depthwise relu + residual"
 ROW = Row(
     "A/16", PROBLEM, 1, "cpu x (avx2, 2 threads)", "float32", "channels_first", "forward", "huge", "sepconv", "cpu (default)",
@@ -25,17 +25,9 @@ ROW = Row(
 
 
 @pytest.fixture
-def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
-    """The modules of benchmarks/, which are scripts and no package."""
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    import cpu_conditions
-    import cpu_forward
-    import cpu_tables
-    import tables
-
-    yield {m.__name__: m for m in (cpu_conditions, cpu_forward, cpu_tables, tables)}
-    for name in ("cpu_conditions", "cpu_forward", "cpu_tables", "tables", "pictures"):
-        sys.modules.pop(name, None)
+def scripts() -> Iterator[dict[str, ModuleType]]:
+    with imported("benchmarks", "cpu_conditions", "cpu_forward", "cpu_tables", "parts", "tables") as found:
+        yield found
 
 
 def rows_of(name: str, ours: float, peers: dict[str, float], **fields: object) -> list[Row]:
@@ -147,7 +139,7 @@ def test_what_is_not_measured_says_so_and_what_is_replaces_it(
     (results / "cpu-forward.csv").unlink()
     wanted = tables.wanted_files()
     assert tables.NOT_YET in wanted[tables.README]
-    assert wanted[tables.PERFORMANCE].count(tables.NOT_YET) == len(scripts["cpu_tables"].SECTIONS)
+    assert wanted[tables.PERFORMANCE].count(tables.NOT_YET) >= len(scripts["cpu_tables"].SECTIONS)
     assert tables.PICTURES / "cpu-forward.svg" not in wanted
 
 
@@ -173,8 +165,8 @@ def test_the_parts_of_the_measurement(scripts: dict[str, ModuleType], monkeypatc
 
 
 def test_a_part_runs_and_its_rows_come_back(scripts: dict[str, ModuleType]) -> None:
-    forward = scripts["cpu_forward"]
-    code, rows = forward.run(forward.Part("tiny", ("tiny",), 1, ("--peers", "eager")))
+    parts = scripts["parts"]
+    code, rows = parts.run(parts.Part("tiny", ("tiny",), 1, ("--peers", "eager")))
     assert code == 0
     assert len(rows) == 2 * len(WORKLOADS["tiny"])
 
