@@ -12,6 +12,7 @@ from pathlib import Path
 import cpu_tables
 import cuda_tables
 from pictures import Bar, bars
+from table_parts import Goal, goal_table, markdown, number
 
 from sepconv import settings
 
@@ -21,6 +22,7 @@ README = ROOT / "README.md"
 PERFORMANCE = ROOT / "docs" / "performance.md"
 PICTURES = ROOT / "docs" / "pictures"
 NOT_YET = "Not measured yet."
+FIRST_CALL_GOALS = {"empty": 1500.0, "filled": 50.0}  # milliseconds on a GPU, by what the store holds
 
 
 def main(words: list[str]) -> int:
@@ -53,6 +55,7 @@ def wanted_files() -> dict[Path, str]:
         page_parts |= cuda_tables.page_sections(on_a_gpu)
         wanted[PICTURES / "cuda-roofline.svg"] = cuda_tables.picture(on_a_gpu)
         parts["cuda-gain"] = cuda_tables.readme_section(on_a_gpu)
+    page_parts["first-call"] = first_call_section() if (RESULTS / "first-call.csv").exists() else NOT_YET
     for page, sections in ((README, {"cpu-gain": NOT_YET, "cuda-gain": ""} | parts), (PERFORMANCE, page_parts)):
         text = page.read_text()
         for name, new in sections.items():
@@ -88,6 +91,30 @@ def overhead_sentence() -> str:
         f"Importing takes {row['import_ms']} ms above `import torch`. A call costs {row['added_us']} us above the two "
         f"calls that a user writes ({row['device'].removeprefix('cpu ')}, torch {row['torch']})."
     )
+
+
+def first_call_section() -> str:
+    """A row for each problem: with an empty store, with a filled one, and the call after; then the goals for GPUs."""
+    found: dict[tuple[str, ...], dict[str, dict[str, str]]] = {}
+    for row in rows_of("first-call"):
+        key = tuple(row[name] for name in ("device", "workload", "dtype", "precision", "backend", "torch"))
+        found.setdefault(key, {})[row["store"]] = row
+    rows = []
+    for (device, workload, dtype, precision, backend, torch), stores in found.items():
+        kind = f"{dtype} {precision}" if device.startswith("cuda") and dtype == "float32" else dtype
+        times = [number(float(stores[store]["ms"])) for store in FIRST_CALL_GOALS]
+        rows.append([device, torch, workload, kind, backend, *times, number(float(stores["filled"]["ms_again"]))])
+    head = ["device", "torch", "workload", "", "backend", "first, compiled", "first, from disk", "the next"]
+    on_gpus = [row for row in rows_of("first-call") if row["kind"] == "cuda"]
+    goals = [
+        Goal(f"GPU: first call, store {store}: ms, largest", most_of(on_gpus, store), limit, at_most=True)
+        for store, limit in FIRST_CALL_GOALS.items()
+    ]
+    return f"{markdown(head, rows, left=5)}\n\n{goal_table(goals)}"
+
+
+def most_of(rows: list[dict[str, str]], store: str) -> float | None:
+    return max((float(row["ms"]) for row in rows if row["store"] == store), default=None)
 
 
 def settings_table() -> str:
