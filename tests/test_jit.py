@@ -15,87 +15,37 @@ from types import SimpleNamespace
 
 import pytest
 from children import finish, start, wait_until
+from rooms import CxxRoom
 
 import sepconv
 from sepconv.errors import CacheWarning, CompilerError, StoreError
 from sepconv.jit import compilers, cxx
 from sepconv.jit.compilers import find_compiler
 
-GXX = shutil.which("g++") or shutil.which("clang++")
-pytestmark = pytest.mark.skipif(GXX is None, reason="no g++ or clang++ on the PATH")
-
-MAIN = """
-#include "more.h"
-#if __has_include("planted.h")
-#error "a folder from the environment was searched"
-#endif
-int hidden(int x) { return x; }
-extern "C" __attribute__((visibility("default"))) int add(int x) { return x + N + MORE; }
-"""
-
-
-class Room:
-    """A folder with sources, a cache of its own, and a compiler that counts its calls and does what a test wants."""
-
-    def __init__(self, top: Path) -> None:
-        self.top, self.cache, self.log = top, top / "cache", top / "log"
-        (top / "more.h").write_text("#define MORE 1000\n")
-        (top / "main.cpp").write_text(MAIN)
-        self.build = cxx.Build("add", top / "main.cpp", ("-O1",), (("N", 3),), "any")
-
-    def wrap(self, before: str = "") -> str:
-        """The path of a compiler that runs these shell commands before it compiles; they are one line."""
-        script = self.top / "compiler"
-        compiling = f"echo $$ >> {shlex.quote(str(self.log))}; {before or ':'}"
-        script.write_text(
-            f'#!/bin/sh\ncase " $* " in *" -shared "*) {compiling};; esac\nexec {shlex.quote(str(GXX))} "$@"\n'
-        )
-        script.chmod(0o755)
-        return str(script)
-
-    def calls(self) -> int:
-        """How often the wrapped compiler compiled."""
-        return len(self.log.read_text().split()) if self.log.exists() else 0
-
-    def kept(self) -> list[str]:
-        """The names in the store, without those of locks."""
-        folder = self.cache / "kernels"
-        return sorted(name for name in os.listdir(folder) if not name.endswith(".lock")) if folder.is_dir() else []
-
-    def child(self, code: str = "print(cxx.library(build).add(4))") -> str:
-        """Code for another process."""
-        build = f"cxx.Build('add', Path({str(self.build.main)!r}), ('-O1',), (('N', 3),), 'any')"
-        return f"from sepconv.jit import cxx\nbuild = {build}\n{code}"
+pytestmark = pytest.mark.skipif(CxxRoom.missing() is not None, reason=str(CxxRoom.missing()))
 
 
 @pytest.fixture
-def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_cache: None) -> Room:
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_cache: None) -> CxxRoom:
     (tmp_path / "room").mkdir()
-    room = Room(tmp_path / "room")
+    room = CxxRoom(tmp_path / "room")
     monkeypatch.setattr(compilers, "_PATIENCE", 60)
-    monkeypatch.setenv("SEPCONV_CACHE_DIR", str(room.cache))
-    monkeypatch.setenv("SEPCONV_CXX", room.wrap())
+    room.enter(monkeypatch)
     return room
 
 
 # --- a library
 
 
-def test_a_library_is_compiled_once_and_is_right(room: Room) -> None:
-    assert not cxx.is_built(room.build)
-    assert not room.cache.exists(), "asking made a folder"
+def test_a_library_is_loaded_once_and_shows_its_own_names_only(room: CxxRoom) -> None:
     library = cxx.library(room.build)
     assert library.add(4) == 1007
     assert not hasattr(library, "_Z6hiddeni")
-    assert cxx.is_built(room.build)
     assert cxx.library(room.build) is library
-    assert room.calls() == 1
     assert room.kept() == [Path(library._name).name]
-    assert finish(start(room.child("print(cxx.is_built(build), cxx.library(build).add(4))"))) == "True 1007\n"
-    assert room.calls() == 1
 
 
-def test_what_is_loaded_needs_no_store(room: Room) -> None:
+def test_what_is_loaded_needs_no_store(room: CxxRoom) -> None:
     cxx.library(room.build)
     shutil.rmtree(room.cache)
     assert cxx.is_built(room.build)
@@ -103,53 +53,22 @@ def test_what_is_loaded_needs_no_store(room: Room) -> None:
     assert room.calls() == 1
 
 
-def test_what_changes_the_result_is_compiled_anew(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    key = cxx.artifact(room.build).key
-    assert cxx.library(room.build).add(4) == 1007
-    assert cxx.library(replace(room.build, defines=(("N", 5),))).add(4) == 1009
-    assert cxx.library(replace(room.build, flags=("-O1", "-DMORE=1", "-w"))).add(4) == 1007
-    (room.top / "more.h").write_text("#define MORE 2000\n")
-    assert not cxx.is_built(room.build)
-    assert cxx.library(room.build).add(4) == 2007
-    assert room.calls() == 4
-    (room.top / "more.h").write_text("#define MORE 1000\n")
-    assert cxx.artifact(room.build).key == key
-    monkeypatch.setenv("SEPCONV_CXX", str(GXX))
-    assert cxx.artifact(room.build).key != key
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="uses options of the GNU linker")
-def test_a_library_links_what_its_flags_name(room: Room) -> None:
+def test_a_library_links_what_its_flags_name(room: CxxRoom) -> None:
     other = cxx.library(room.build)._name
     (room.top / "main.cpp").write_text('extern "C" int add(int);\nextern "C" int twice(int x) { return 2 * add(x); }')
     flags = ("-fvisibility=default", "-Wl,--as-needed", "-Wl,--no-undefined", other)
     assert cxx.library(replace(room.build, flags=flags)).twice(4) == 2014
 
 
-def test_eight_processes_compile_once(room: Room) -> None:
-    room.wrap("sleep 0.3")
-    ready, go = room.top / "ready", room.top / "go"
-    ready.mkdir()
-    wait = f"""
-Path({str(ready)!r}, str(os.getpid())).touch()
-while not Path({str(go)!r}).exists():
-    time.sleep(0.005)
-"""
-    children = [start(room.child(wait + "print(cxx.library(build).add(4))")) for _ in range(8)]
-    wait_until(lambda: len(os.listdir(ready)) == 8)
-    go.touch()
-    assert {finish(child) for child in children} == {"1007\n"}
-    assert room.calls() == 1
-
-
-def test_eight_threads_compile_once(room: Room) -> None:
+def test_eight_threads_compile_once(room: CxxRoom) -> None:
     with ThreadPoolExecutor(8) as pool:
         libraries = list(pool.map(lambda _: cxx.library(room.build), range(8)))
     assert len(set(map(id, libraries))) == 1
     assert room.calls() == 1
 
 
-def test_a_forked_child_uses_what_is_loaded_and_compiles_more(room: Room) -> None:
+def test_a_forked_child_uses_what_is_loaded_and_compiles_more(room: CxxRoom) -> None:
     code = """
 import dataclasses
 library = cxx.library(build)
@@ -163,26 +82,11 @@ assert os.waitpid(child, 0)[1] == 0
     assert finish(start(room.child(code))) == "1007 1010\n"
 
 
-def test_this_room_does_without_torch(room: Room) -> None:
+def test_this_room_does_without_torch(room: CxxRoom) -> None:
     assert finish(start(room.child("print('torch' in sys.modules)"))) == "False\n"
 
 
 # --- a compilation that ends badly
-
-
-def test_a_process_killed_while_it_compiles(room: Room) -> None:
-    room.wrap("sleep 1")
-    child = start(room.child())
-    wait_until(room.calls)
-    child.kill()
-    finish(child, -signal.SIGKILL)
-    assert not [name for name in room.kept() if not name.startswith("tmp-")]
-    room.wrap()
-    assert cxx.library(room.build).add(4) == 1007
-    (left,) = (name for name in room.kept() if name.startswith("tmp-"))
-    os.utime(room.cache / "kernels" / left, (0, 0))
-    assert cxx.library(replace(room.build, defines=(("N", 5),))).add(4) == 1009
-    assert not [name for name in room.kept() if name.startswith("tmp-")]
 
 
 def is_alive(process: str) -> bool:
@@ -195,7 +99,7 @@ def is_alive(process: str) -> bool:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize("how", ["interrupted", "too slow"])
-def test_a_compilation_that_is_given_up(room: Room, how: str) -> None:
+def test_a_compilation_that_is_given_up(room: CxxRoom, how: str) -> None:
     """The compiler ends together with what it started, and nothing is left."""
     pass_ = room.top / "pass"
     room.wrap(f"sleep 60 & echo $! > {shlex.quote(str(pass_))}; wait")
@@ -222,7 +126,7 @@ except compilers.CompilerError as error:
     assert room.kept() == []
 
 
-def test_a_compile_error_shows_the_first_lines(room: Room) -> None:
+def test_a_compile_error_shows_the_first_lines(room: CxxRoom) -> None:
     (room.top / "main.cpp").write_text("\n".join(f"#error number {i}." for i in range(100)))
     with pytest.raises(CompilerError) as caught:
         cxx.library(room.build)
@@ -237,13 +141,13 @@ def test_a_compile_error_shows_the_first_lines(room: Room) -> None:
     assert room.kept() == []
 
 
-def test_a_header_that_is_not_there(room: Room) -> None:
+def test_a_header_that_is_not_there(room: CxxRoom) -> None:
     (room.top / "more.h").unlink()
     with pytest.raises(FileNotFoundError, match=r"more\.h"):
         cxx.library(room.build)
 
 
-def test_a_disk_that_the_compiler_finds_full(room: Room) -> None:
+def test_a_disk_that_the_compiler_finds_full(room: CxxRoom) -> None:
     full = 'echo "fatal error: error writing to x.s: No space left on device" >&2; exit 1'
     room.wrap(f"case $PWD in {shlex.quote(str(room.cache))}*) {full};; esac")
     with pytest.warns(CacheWarning, match="No space left on device") as caught:
@@ -252,13 +156,13 @@ def test_a_disk_that_the_compiler_finds_full(room: Room) -> None:
     assert room.kept() == []
 
 
-def test_a_disk_that_is_full_everywhere(room: Room) -> None:
+def test_a_disk_that_is_full_everywhere(room: CxxRoom) -> None:
     room.wrap("echo 'No space left on device' >&2; exit 1")
     with pytest.warns(CacheWarning), pytest.raises(StoreError, match="No space left on device"):
         cxx.library(room.build)
 
 
-def test_a_folder_from_which_nothing_can_be_loaded(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_from_which_nothing_can_be_loaded(room: CxxRoom, monkeypatch: pytest.MonkeyPatch) -> None:
     def load(path: str) -> ctypes.CDLL:
         if Path(path).is_relative_to(room.cache):
             raise OSError(f"{path}: failed to map segment from shared object")
@@ -273,7 +177,7 @@ def test_a_folder_from_which_nothing_can_be_loaded(room: Room, monkeypatch: pyte
     assert room.calls() == 2
 
 
-def test_what_cannot_be_loaded_anywhere(room: Room) -> None:
+def test_what_cannot_be_loaded_anywhere(room: CxxRoom) -> None:
     room.wrap('while [ "$1" != -o ]; do shift; done; echo nonsense > "$2"; exit 0')
     with pytest.raises(CompilerError, match="`add` is compiled but cannot be loaded") as caught:
         cxx.library(room.build)
@@ -286,7 +190,7 @@ def test_what_cannot_be_loaded_anywhere(room: Room) -> None:
 
 @pytest.mark.parametrize("patience", [0.05, 60])
 def test_a_long_compilation_says_so(
-    room: Room, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], patience: float
+    room: CxxRoom, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], patience: float
 ) -> None:
     monkeypatch.setattr(compilers, "_PATIENCE", patience)
     room.wrap("sleep 0.3")
@@ -301,7 +205,9 @@ def test_patience_lasts_a_second() -> None:
 
 
 @pytest.mark.parametrize("name", ["CPATH", "CPLUS_INCLUDE_PATH"])
-def test_folders_from_the_environment_are_not_searched(room: Room, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_folders_from_the_environment_are_not_searched(
+    room: CxxRoom, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     (room.top / "planted").mkdir()
     (room.top / "planted" / "planted.h").write_text("")
     monkeypatch.setenv(name, str(room.top / "planted"))
@@ -309,7 +215,7 @@ def test_folders_from_the_environment_are_not_searched(room: Room, monkeypatch: 
 
 
 def test_the_compiler_speaks_english_reads_nothing_and_leaves_nothing(
-    room: Room, monkeypatch: pytest.MonkeyPatch
+    room: CxxRoom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its standard input is closed, and its temporary files lie in the private folder."""
     seen = room.top / "seen"
@@ -323,7 +229,7 @@ def test_the_compiler_speaks_english_reads_nothing_and_leaves_nothing(
     assert Path(folder).parent.name.startswith("tmp-")
 
 
-def test_a_compiler_that_vanishes(room: Room) -> None:
+def test_a_compiler_that_vanishes(room: CxxRoom) -> None:
     find_compiler()
     (room.top / "compiler").unlink()
     with pytest.raises(CompilerError, match=f"cannot be started .{os.strerror(errno.ENOENT)}"):

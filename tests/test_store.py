@@ -5,12 +5,11 @@ import os
 import pwd
 import stat
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders import ADD, OTHER, Builder, failing
+from builders import ADD, DAMAGE, OTHER, Builder, failing, give_away
 from children import finish, start
 
 from sepconv.errors import CacheWarning, SepconvError, SettingError, StoreError
@@ -74,32 +73,14 @@ def rename(path: Path) -> None:
     path.unlink()
 
 
-def link(path: Path) -> None:
-    """The very same content, behind a symbolic link."""
-    os.replace(path, path.parent / "elsewhere")
-    path.symlink_to(path.parent / "elsewhere")
+EVERY_DAMAGE = {**DAMAGE, "swapped": swap, "renamed": rename}
 
 
-DAMAGE: dict[str, Callable[[Path], object]] = {
-    "truncated": lambda path: os.truncate(path, 3),
-    "empty": lambda path: os.truncate(path, 0),
-    "a flipped byte": lambda path: path.write_bytes(b"risht"),
-    "longer": lambda path: path.write_bytes(b"right "),
-    "swapped": swap,
-    "renamed": rename,
-    "a symbolic link": link,
-    "writable by the group": lambda path: path.chmod(0o620),
-    "writable by all": lambda path: path.chmod(0o602),
-    "a pipe": lambda path: (path.unlink(), os.mkfifo(path, 0o600)),
-    "a folder": lambda path: (path.unlink(), path.mkdir(mode=0o700), (path / "file").touch()),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("damage", EVERY_DAMAGE)
 def test_a_damaged_entry_is_a_miss_and_is_rebuilt(store: Store, damage: str) -> None:
     builder = Builder()
     path = store.fetch(ADD, builder)
-    DAMAGE[damage](path)
+    EVERY_DAMAGE[damage](path)
     assert not store.has(ADD)
     builder.content = b"right again"
     again = store.fetch(ADD, builder)
@@ -107,21 +88,6 @@ def test_a_damaged_entry_is_a_miss_and_is_rebuilt(store: Store, damage: str) -> 
     assert again.read_bytes() == b"right again"
     assert [name for name in os.listdir(store.folder) if name.startswith(ADD.stem)].count(again.name) == 1
     assert len([name for name in os.listdir(store.folder) if name.startswith(f"{ADD.stem}-")]) == 1
-
-
-def give_away(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
-    """The system says that a file or a folder belongs to another user."""
-    inode, user = os.lstat(path).st_ino, os.geteuid() + 1
-
-    def of(ask: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
-        def answer(*args: object, **words: object) -> os.stat_result:
-            status = ask(*args, **words)
-            return status if status.st_ino != inode else os.stat_result([*status[:4], user, *status[5:]])
-
-        return answer
-
-    monkeypatch.setattr(os, "lstat", of(os.lstat))
-    monkeypatch.setattr(os, "fstat", of(os.fstat))
 
 
 def test_an_entry_of_another_user_is_a_miss(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
