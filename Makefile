@@ -29,6 +29,7 @@ tables: $(VENV)/.dev ## measure again what README and docs show, and write their
 	$(BIN)/python benchmarks/call_overhead.py
 	$(BIN)/python benchmarks/fused_models.py
 	$(BIN)/python benchmarks/cpu_forward.py
+	$(BIN)/python benchmarks/first_call.py --device cpu
 	$(BIN)/python benchmarks/tables.py
 
 wheel: $(VENV)/.dev

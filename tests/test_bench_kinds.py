@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 from rows import ROW
 
-from sepconv.bench import command, report, roofline
+from sepconv.bench import command, report, roofline, timing
 from sepconv.bench.command import Kind, kinds_of
 from sepconv.problem import CHANNELS_FIRST, CHANNELS_LAST
 
@@ -109,3 +109,37 @@ def test_models_in_two_kinds_are_summed_apart() -> None:
     table = report.total_table(rows)
     assert table is not None
     assert list(table.renderables[1].columns[3].cells) == ["11.000", "4.000"]
+
+
+def test_on_a_gpu_a_call_is_timed_between_two_events_behind_a_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With events that only tell what is asked of them: the host does nothing between the flush and the call."""
+    told: list[str] = []
+
+    class Event:
+        made = 0
+
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+            Event.made += 1
+            self.name = f"event {Event.made}"
+            told.append(f"{self.name} made")
+
+        def record(self) -> None:
+            told.append(f"{self.name} recorded")
+
+        def synchronize(self) -> None:
+            told.append(f"{self.name} waited for")
+
+        def elapsed_time(self, end: "Event") -> float:
+            return float(f"{self.name[-1]}.{end.name[-1]}")
+
+    class Flush:
+        def zero_(self) -> None:
+            told.append("flush")
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(timing.torch, "empty", lambda *_, **__: Flush())
+    assert timing.Timer(GPU).once(lambda: told.append("call")) == 1.2
+    assert told == [
+        *("event 1 made", "event 2 made", "flush", "event 1 recorded", "call", "event 2 recorded", "event 2 waited for")
+    ]

@@ -48,7 +48,7 @@ class Gauge:
 
     def __init__(self, device: torch.device, dtype: torch.dtype, timer: Timer) -> None:
         self.timer = timer
-        source = torch.ones(_COPY_BYTES[device.type], dtype=torch.int8, device=device).view(torch.float32)
+        source = torch.rand(_COPY_BYTES[device.type] // 4, device=device)  # what it holds costs power, and so clocks
         self._source, self._target = source, torch.zeros_like(source)
         self._products = device.type == "cuda" and dtype is not torch.float64
         self._name, self._arithmetic = self._unit(device, dtype)
