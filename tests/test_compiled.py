@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,10 +13,10 @@ from pathlib import Path
 import pytest
 from builders import DAMAGE, failing, give_away
 from children import finish, start, wait_until
-from rooms import ROOMS, Room
+from rooms import ROOMS, CudaRoom, Room
 
 from sepconv.errors import CacheWarning, CompilerError
-from sepconv.jit import compilers
+from sepconv.jit import compilers, nvrtc
 
 
 @pytest.fixture(params=ROOMS)
@@ -174,3 +175,24 @@ def test_a_read_only_store_is_read_and_what_it_lacks_goes_elsewhere(
     assert len(caught) == 1
     assert room.calls() == 2
     assert len(room.kept()) == 1
+
+
+def test_a_cuda_kernel_on_disk_needs_nothing_that_compiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_cache: None
+) -> None:
+    """Importing cuda.core takes longer than all the rest of a first call that finds its kernel."""
+    if CudaRoom.missing():
+        pytest.skip(str(CudaRoom.missing()))
+    room = CudaRoom(tmp_path)
+    room.enter(monkeypatch)
+    code = "print(room.value(), 'cuda.core' in sys.modules)"
+    assert [in_another_process(room, code) for _ in range(2)] == ["1003 True\n", "1003 False\n"]
+
+
+@pytest.mark.parametrize("absent", ["cuda", "cuda.core"])
+def test_a_missing_cuda_core_is_noticed_without_importing_it(monkeypatch: pytest.MonkeyPatch, absent: str) -> None:
+    monkeypatch.setattr(nvrtc, "_compiler", nvrtc._compiler.__wrapped__)
+    monkeypatch.delitem(sys.modules, "cuda.core", raising=False)
+    monkeypatch.setitem(sys.modules, absent, None)
+    assert "cuda.core is not installed" in str(nvrtc.missing())
+    assert "sepconv[cuda13]" in str(nvrtc.missing())
