@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from sepconv.problem import Activation, Epilogue, Problem
+from sepconv.problem import CHANNELS_FIRST, CHANNELS_LAST, Activation, Epilogue, Problem
 
 PRECISIONS = ((torch.float32, "ieee"), (torch.float32, "high"), (torch.float16, "ieee"), (torch.bfloat16, "ieee"))
 
@@ -22,6 +22,7 @@ class Shape:
     padding: tuple[tuple[int, int], ...]
     activations: tuple[str, str] = ("identity", "identity")
     biases: tuple[bool, bool] = (False, False)
+    layout: str = CHANNELS_FIRST
 
     def __str__(self) -> str:
         return "-".join(
@@ -33,6 +34,7 @@ class Shape:
                 self.size,
                 self.kernel,
                 tuple(itertools.chain(*self.padding)),
+                *([self.layout] if self.layout != CHANNELS_FIRST else []),
             )
         )
 
@@ -42,7 +44,7 @@ class Shape:
         epilogue = Epilogue(self.biases[0], depthwise, self.biases[1], pointwise, False)
         return Problem(
             self.batch, self.channels, self.outputs, 1, self.size, self.kernel, ones, self.padding, ones, dtype,
-            precision=precision, epilogue=epilogue,
+            layout=self.layout, precision=precision, epilogue=epilogue,
         )  # fmt: skip
 
 
@@ -61,7 +63,15 @@ SHAPES = [
     Shape(5, 48, 70, (1000,), (5,), ((2, 2),), ("relu", "identity"), (True, True)),
     Shape(3, 100, 300, (24,), (3,), ((1, 1),)),
     Shape(70, 40, 130, (128,), (17,), ((8, 8),)),
+    Shape(2, 64, 128, (37, 131), (3, 3), _SAME, layout=CHANNELS_LAST),
+    Shape(3, 24, 40, (9, 13), (3, 3), _SAME, ("relu", "relu6"), (True, True), CHANNELS_LAST),
+    Shape(1, 8, 8, (5, 1), (1, 1), ((0, 0), (0, 0)), biases=(False, True), layout=CHANNELS_LAST),
+    Shape(1, 56, 104, (14, 300), (2, 4), ((0, 1), (1, 2)), ("relu6", "identity"), (True, False), CHANNELS_LAST),
+    Shape(2, 128, 200, (7, 7), (3, 3), ((2, 2), (0, 0)), layout=CHANNELS_LAST),
+    Shape(1, 192, 328, (3, 140), (1, 17), ((0, 0), (8, 8)), biases=(True, True), layout=CHANNELS_LAST),
 ]
 A = Shape(16, 64, 128, (512, 512), (3, 3), _SAME)
 B = Shape(32, 256, 512, (4096,), (9,), ((4, 4),))
+A_LAST = replace(A, layout=CHANNELS_LAST)
 SMALL_A, SMALL_B = replace(A, batch=1, size=(64, 256)), replace(B, batch=2, size=(512,))
+SMALL_A_LAST = replace(SMALL_A, layout=CHANNELS_LAST)

@@ -2,8 +2,11 @@
 
 import ctypes
 import ctypes.util
+import itertools
 import math
+import operator
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +20,7 @@ from sepconv.backends.eager import EagerBackend
 from sepconv.device import Device
 from sepconv.errors import CompilerError, StoreError
 from sepconv.jit import nvrtc
-from sepconv.problem import CHANNELS_FIRST, Operands, Options, Problem
+from sepconv.problem import CHANNELS_FIRST, CHANNELS_LAST, Operands, Options, Problem
 from sepconv.tuning import hopper
 from sepconv.tuning.hopper import CudaConfig
 
@@ -26,8 +29,8 @@ ELEMENTS = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: 
 ACTIVATIONS = ("identity", "relu", "relu6")
 HOPPER = (9, 0)
 THREADS = 640  # of a block
-# Rows of tensors that the copy engine takes begin on multiples of so many bytes.
-ROW_BYTES = 16
+# Rows of tensors that the copy engine takes begin on multiples of so many bytes, and it takes so many elements along an axis.
+ROW_BYTES, MOST_BOX = 16, 256
 
 
 class CudaBackend:
@@ -50,7 +53,7 @@ class CudaBackend:
         config = hopper.configuration(problem)
         if config is None:
             sizes = f"{problem.in_channels} -> {problem.out_channels} channels"
-            return [f"the weights of {sizes} do not fit in shared memory"]
+            return [f"{sizes} with this window do not fit in shared memory and registers"]
         failure = _FAILURES.get(build(problem, config))
         return [failure] if failure else []
 
@@ -74,12 +77,16 @@ class CudaBackend:
         _FAILURES.clear()
 
     def forward(self, problem: Problem, config: object, operands: Operands, options: Options, device: Device) -> Tensor:
+        if not math.prod(problem.output_shape):
+            return operands.x.new_empty_strided(problem.output_shape, problem.output_strides)
+        return _kernel(problem, config, operands.x.device.index).compute(operands)
+
+    def direct_call(self, problem: Problem, config: object, device: Device) -> Callable[[Operands], Tensor] | None:
         assert isinstance(config, CudaConfig)
-        x = operands.x
-        y = x.new_empty_strided(problem.output_shape, problem.output_strides)
-        if y.numel():
-            _kernel(problem, config, x.device.index).run(_laid_out(operands), y)
-        return y
+        assert device.index is not None
+        if not math.prod(problem.output_shape) or build(problem, config) in _FAILURES:
+            return None
+        return _kernel(problem, config, device.index).compute
 
     def gradients(
         self, problem: Problem, grad: Tensor, operands: Operands, options: Options, wanted: list[bool]
@@ -89,12 +96,15 @@ class CudaBackend:
 
 def _limits(problem: Problem) -> list[tuple[bool, str]]:
     """What the kernel asks of a problem: whether it holds, and the reason where it does not."""
-    (kernel_h, kernel_w), (_, padding_w) = _window(problem)
+    (_, kernel_w), (_, padding_w) = _window(problem)
     lead, size = hopper.lead(problem), problem.dtype.itemsize
     epilogue = problem.epilogue
     activations = {epilogue.depthwise_activation.name, epilogue.pointwise_activation.name}
-    kept = (kernel_h - 1) * hopper.own_chunks(problem, max(1, -(-problem.out_channels // hopper.BLOCK_OUTPUTS)))
-    rows = {"input": problem.in_size[-1], "output": problem.out_size[-1]}
+    channels_last = problem.layout == CHANNELS_LAST
+    if channels_last:
+        runs = {"input pixels": problem.in_channels, "output pixels": problem.out_channels}
+    else:
+        runs = {"input rows": problem.in_size[-1], "output rows": problem.out_size[-1]}
     return [
         (problem.direction == "forward", "computes the forward pass only"),
         (problem.rank <= 2, f"computes 1-D and 2-D, not {problem.rank}-D"),
@@ -102,25 +112,20 @@ def _limits(problem: Problem) -> list[tuple[bool, str]]:
             problem.dtype in ELEMENTS,
             f"computes float32, float16 and bfloat16, not {str(problem.dtype).removeprefix('torch.')}",
         ),
-        (problem.layout == CHANNELS_FIRST, "computes no channels_last yet"),
+        (problem.layout == CHANNELS_FIRST or problem.rank == 2, "computes channels_last in 2-D only"),
         (problem.depth_multiplier == 1, "computes no depth multiplier yet"),
         (max(problem.stride) == 1, "computes no stride but 1 yet"),
         (max(problem.dilation) == 1, "computes no dilation but 1 yet"),
         (not epilogue.residual, "adds no residual yet"),
         (activations <= set(ACTIVATIONS), f"computes the activations {', '.join(ACTIVATIONS)} only"),
         (
-            problem.in_channels <= hopper.longest_sum(problem),
-            f"sums over at most {hopper.longest_sum(problem)} channels",
+            channels_last or max(padding_w, kernel_w - 1 - padding_w) <= lead,
+            f"reaches {lead} columns to each side at most",
         ),
-        (
-            problem.out_channels <= 4 * hopper.BLOCK_OUTPUTS,
-            f"computes at most {4 * hopper.BLOCK_OUTPUTS} output channels",
-        ),
-        (max(padding_w, kernel_w - 1 - padding_w) <= lead, f"reaches {lead} columns to each side at most"),
-        (kept <= hopper.MOST_KEPT, "keeps too many rows of this window in registers"),
+        (hopper.box_columns(problem) <= MOST_BOX, f"loads at most {MOST_BOX} columns at a time"),
         *(
-            (n * size % ROW_BYTES == 0, f"{name} rows of {n * size} bytes are no multiple of {ROW_BYTES}")
-            for name, n in rows.items()
+            (n * size % ROW_BYTES == 0, f"{name} of {n * size} bytes are no multiple of {ROW_BYTES}")
+            for name, n in runs.items()
         ),
         (problem.batch * math.prod(problem.out_size) < 2**31, "counts rows and pixels in 32 bits"),
     ]
@@ -132,6 +137,7 @@ def build(problem: Problem, config: CudaConfig) -> nvrtc.Build:
     (in_h, in_w), (out_h, out_w) = ((1, *size)[-2:] for size in (problem.in_size, problem.out_size))
     defines: dict[str, str | int] = {
         "ELEMENT": ELEMENTS[problem.dtype],
+        "CHANNELS_LAST": int(problem.layout == CHANNELS_LAST),
         "TERMS": hopper.terms(problem),
         "CHANNELS": problem.in_channels,
         "OUTPUTS": problem.out_channels,
@@ -147,6 +153,8 @@ def build(problem: Problem, config: CudaConfig) -> nvrtc.Build:
         "POINTWISE_ACTIVATION": problem.epilogue.pointwise_activation.name,
         "POINTWISE_BIAS": int(problem.epilogue.pointwise_bias),
         "CLUSTER": config.cluster,
+        "BLOCK_OUTPUTS": config.outputs,
+        "ROLLS": int(config.rolls),
         "STAGES": config.stages,
         "SLOTS": config.slots,
         "STAGED": config.staged,
@@ -175,8 +183,7 @@ class Call(ctypes.Structure):
         ("x_map", TensorMap),
         ("y_map", TensorMap),
         *((name, ctypes.c_void_p) for name in (*Operands._fields[:5], "y")),
-        ("batch", ctypes.c_int),
-        ("parts", ctypes.c_int),
+        *((name, ctypes.c_int) for name in ("parts", "rows_of_part", "longer_parts")),
     )
 
 
@@ -221,6 +228,15 @@ class Kernel:
     grid: int
     shared: int
     device: int
+    y_shape: tuple[int, ...]
+    y_strides: tuple[int, ...]
+    layout: str
+
+    def compute(self, operands: Operands) -> Tensor:
+        """y in a fresh tensor, on PyTorch's current stream."""
+        y = operands.x.new_empty_strided(self.y_shape, self.y_strides)
+        self.run(_laid_out(operands, self.layout), y)
+        return y
 
     def run(self, operands: Operands, y: Tensor) -> None:
         """Compute y on PyTorch's current stream; operands are laid out as the kernel reads them."""
@@ -254,28 +270,24 @@ def _kernel(problem: Problem, config: CudaConfig, device: int) -> Kernel:
         clusters = _most_clusters(function, config.cluster, shared, device)
     strips, rows = math.ceil(problem.out_size[-1] / hopper.TILE), problem.batch * math.prod(problem.out_size[:-1])
     call = Call()
-    call.batch = problem.batch
-    # A part begins with the rows above its first one: few long parts load less, but each block needs one.
-    call.parts = rows if problem.kernel_size[:-1] in ((), (1,)) else min(rows, max(problem.batch, clusters // strips))
-    _encode(
-        call.x_map,
-        problem,
-        problem.in_channels,
-        problem.in_size,
-        (hopper.TILE + 2 * hopper.lead(problem), hopper.CHUNK),
-        0,
-    )
-    _encode(
-        call.y_map, problem, problem.out_channels, problem.out_size, (128 // problem.dtype.itemsize, 64), _SWIZZLE_128
-    )
+    # Where rows are kept, a part begins with the rows above its first one: few long parts load less, but each block needs one.
+    call.parts = min(rows, max(problem.batch, clusters // strips)) if config.rolls else rows
+    call.rows_of_part, call.longer_parts = divmod(rows, call.parts)
+    item = problem.dtype.itemsize
+    box_rows = 1 if config.rolls else (1, *problem.kernel_size)[-2]
+    x_box = (hopper.part(problem), box_rows, hopper.box_columns(problem))
+    _encode(call.x_map, problem, problem.in_channels, problem.in_size, x_box)
+    y_box = (64, 1, 128 // item) if problem.layout == CHANNELS_FIRST else (128 // item, 1, 64)
+    _encode(call.y_map, problem, problem.out_channels, problem.out_size, y_box, _SWIZZLE_128)
     grid = config.cluster * min(clusters, strips * call.parts)
-    return Kernel(function, _Block(bytes(call)), grid, shared, device)
+    block = _Block(bytes(call))
+    return Kernel(function, block, grid, shared, device, problem.output_shape, problem.output_strides, problem.layout)
 
 
-def _laid_out(operands: Operands) -> Operands:
+def _laid_out(operands: Operands, layout: str) -> Operands:
     """The operands as the kernel reads them: dense, x from a multiple of 16 bytes on. What is so already is not copied."""
     x, depthwise_weight, pointwise_weight, depthwise_bias, pointwise_bias, residual = operands
-    x = x.contiguous()
+    x = x.contiguous(memory_format=torch.channels_last if layout == CHANNELS_LAST else torch.contiguous_format)
     return Operands(
         x if x.data_ptr() % ROW_BYTES == 0 else x.clone(),
         depthwise_weight.contiguous(),
@@ -318,21 +330,28 @@ def _check(status: int, what: str) -> None:
 
 
 def _encode(
-    tensor_map: TensorMap, problem: Problem, channels: int, size: tuple[int, ...], box: tuple[int, int], swizzle: int
+    tensor_map: TensorMap,
+    problem: Problem,
+    channels: int,
+    size: tuple[int, ...],
+    box: tuple[int, int, int],
+    swizzle: int = 0,
 ) -> None:
-    """A dense tensor (columns, rows, channels, images) in boxes of one row; the address comes with each call."""
+    """A dense tensor in boxes of so many (channels, rows, columns); the address comes with each call."""
     item, (rows, columns) = problem.dtype.itemsize, (1, *size)[-2:]
-    sizes = (columns, rows, channels, problem.batch)
-    strides = (columns * item, rows * columns * item, channels * rows * columns * item)
+    sizes, boxes = [columns, rows, channels], [box[2], box[1], box[0]]  # the innermost first
+    if problem.layout == CHANNELS_LAST:
+        sizes, boxes = [channels, columns, rows], [box[0], box[2], box[1]]
+    strides = list(itertools.accumulate(sizes, operator.mul, initial=item))[1:]
     _memory, address = _aligned(ctypes.sizeof(TensorMap))
     status = _driver().cuTensorMapEncodeTiled(
         ctypes.c_void_p(address),
         _TENSOR_TYPES[problem.dtype],
         4,
         ctypes.c_void_p(ROW_BYTES * 64),  # any address that is aligned
-        (ctypes.c_uint64 * 4)(*sizes),
+        (ctypes.c_uint64 * 4)(*sizes, problem.batch),
         (ctypes.c_uint64 * 3)(*strides),
-        (ctypes.c_uint32 * 4)(box[0], 1, box[1], 1),
+        (ctypes.c_uint32 * 4)(*boxes, 1),
         (ctypes.c_uint32 * 4)(1, 1, 1, 1),
         0,
         swizzle,

@@ -5,16 +5,24 @@
 
 namespace sepconv {
 
-// Every input row of a tile once, in chunks of channels; rows outside of the image are left out.
+// Every input row of a tile once, where rows are kept, and rows outside of the image are left out; else all rows of its window.
 __device__ __forceinline__ void load_input(const Call& call, u32 stages, const Barriers& barriers, int rank) {
   Ring<kStages> ring;
-  for_items(call.sizes, [&](const Item& item) {
+  for_items(call.parts, [&](const Item& item) {
     for_images(item, [&](int image, int first, int end) {
-      for (int row = max(0, first - kPaddingH); row < min(kInH, end - 1 - kPaddingH + kKernelH); ++row) {
-        for (int chunk = rank; chunk < kChunks; chunk += kCluster, ring.next()) {
-          barrier_wait(barriers.stage_empty(ring.at), ring.parity ^ 1);
-          barrier_expect(barriers.stage_full(ring.at), kInputBytes);
-          load_box(stages + ring.at * kStageBytes, call.x_map, barriers.stage_full(ring.at), item.column - kLead, row, chunk * kChunk, image);
+      const int begin = kRolls ? max(0, first - kPaddingH) : first - kPaddingH;
+      const int last = kRolls ? min(kInH, end - 1 - kPaddingH + kKernelH) : end - kPaddingH;
+#pragma unroll 1
+      for (int row = begin; row < last; ++row) {
+#pragma unroll 1
+        for (int chunk = rank; chunk < kChunks; chunk += kCluster) {
+#pragma unroll
+          for (int part = 0; part < kParts; ++part, ring.next()) {
+            barrier_wait(barriers.stage_empty(ring.at), ring.parity ^ 1);
+            barrier_expect(barriers.stage_full(ring.at), kInputBytes);
+            load_box(stages + ring.at * kStageBytes, call.x_map, barriers.stage_full(ring.at), item.column - kLead, row,
+                     chunk * kChunk + part * kPart, image);
+          }
         }
       }
     });
@@ -24,7 +32,7 @@ __device__ __forceinline__ void load_input(const Call& call, u32 stages, const B
 // Each chunk that this block has finished goes to the others.
 __device__ __forceinline__ void send_chunks(const Call& call, u32 slots, const Barriers& barriers, int rank, int lane) {
   Ring<kSlots, kCluster> ring{rank};
-  for_items(call.sizes, [&](const Item& item) {
+  for_items(call.parts, [&](const Item& item) {
     for (int left = (item.end - item.begin) * kOwnChunks; left > 0; --left, ring.next()) {
       barrier_wait(barriers.slot_full(ring.at), ring.parity);
       if (lane < kCluster - 1) send(slots + ring.at * kSlotBytes, barriers.slot_full(ring.at), kSlotBytes, (rank + 1 + lane) % kCluster);

@@ -8,36 +8,40 @@
 
 namespace sepconv {
 
+// The bias of the block's output channels; zeros where there are none.
+__device__ __forceinline__ void load_bias(float* to, const void* bias, int rank) {
+#pragma unroll 1
+  for (int i = threadIdx.x; i < kBlockOutputs; i += kThreads) {
+    const int output = rank * kBlockOutputs + i;
+    to[i] = output < kOutputs ? element(bias, output) : 0.f;
+  }
+}
+
 // The sums of a group: thread t of warp w has, of the rows 16 w + t % 32 / 4 and 8 more, the columns 8 j + t % 4 * 2 and 1 more.
+// Rows are output channels and columns pixels, or the other way round with channels last.
 class Results {
  public:
-  __device__ __forceinline__ Results(const Call& call, u32 staged, int first, int group, int thread)
-      : call_(call), staged_(staged), first_(first), group_(group), thread_(thread), row_(thread / 32 * 16 + thread % 32 / 4),
-        column_(thread % 4 * 2) {
+  __device__ __forceinline__ Results(const Call& call, u32 staged, u32 bias, int rank)
+      : call_(call), all_staged_(staged), all_bias_(bias), first_(rank * kBlockOutputs) {
+    find_place();
+  }
+
+  // All of a block of a tile, as many boxes at a time as are staged.
+  __device__ __forceinline__ void put(float (&sum)[64], int block, const Tile& tile) {
+    constexpr int kAtATime = kStaged == 0 ? kEights : kStaged * kBoxEights;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int output = first + row_ + 8 * half;
-      bias_[half] = kPointwiseBias && output < kOutputs ? element(call.pointwise_bias, output) : 0.f;
+    for (int eight = 0; eight < kEights; eight += kAtATime) {
+      begin(eight, block, tile);
+      put_columns(sum, eight, eight + kAtATime, block, tile);
+      end(eight, eight + kAtATime, block, tile);
     }
   }
 
-  __device__ __forceinline__ void put(float (&sum)[64], int image, int row, int column) {
-    // Where an operand does not split into terms (infinities, and what rounds to one), some sum is no number, and neither is
-    // the sum of all.
-    float all = 0.f;
-#pragma unroll
-    for (int i = 0; i < 64; ++i) all += sum[i];
-    const bool finite = all - all == 0.f;
-#pragma unroll
-    for (int i = 0; i < 64; ++i) sum[i] = activate<kPointwiseActivation>(kPointwiseBias ? sum[i] + bias_[i / 2 % 2] : sum[i]);
-    bool wrong;
-    if constexpr (kStaged == 0) {
-      put_direct(sum, image, row, column);
-      wrong = threads_meet_any(1 + group_, kGroup, !finite);
-    } else {
-      wrong = put_staged<0>(sum, !finite, image, row, column);
-    }
-    if (wrong) put_exactly(image, row, column);
+  // The same in `steps` steps, of which this is one: between them the group can do other work.
+  __device__ __forceinline__ void put_step(float (&sum)[64], int step, int steps, const Tile& tile) {
+    if (step == 0) begin(0, 0, tile);
+    put_columns(sum, kEights * step / steps, kEights * (step + 1) / steps, 0, tile);
+    if (step + 1 == steps) end(0, kEights, 0, tile);
   }
 
   __device__ __forceinline__ void finish() const {
@@ -45,64 +49,115 @@ class Results {
   }
 
  private:
-  // The boxes from Box on, kStaged at a time. Returns whether any thread of the group says that something is wrong.
-  template <int Box>
-  __device__ __forceinline__ bool put_staged(float (&sum)[64], bool wrong, int image, int row, int column) {
+  static constexpr int kEights = kColumns / 8, kBoxEights = kBoxColumnsOut / 8;  // eights of columns of the product, and of a box
+
+  // Everything that follows from the thread: found anew for each tile where the products before need all registers.
+  __device__ __forceinline__ void find_place() {
+    const int thread = unforeseen(threadIdx.x);
+    group_ = thread / kGroup - 3, thread_ = thread % kGroup;
+    row_ = thread_ / 32 * 16 + thread_ % 32 / 4, column_ = thread_ % 4 * 2;
+    staged_ = all_staged_ + group_ * kStaged * kResultBytes;
+    to_ = staged_ + row_ * 128 + ((column_ * kElementBytes / 16 ^ row_ % 8) << 4) + column_ * kElementBytes % 16;
+    bias_ = all_bias_ + (kChannelsLast ? column_ : group_ * kBlocks * kBlockRows + row_) * 4;
+  }
+
+  // The first output channel and pixel of the group's part of a tile, and of this thread's.
+  __device__ __forceinline__ int group_output(int block) const {
+    return first_ + (kChannelsLast ? block * kColumns : (group_ * kBlocks + block) * kBlockRows);
+  }
+  __device__ __forceinline__ int group_pixel(const Tile& tile) const { return tile.column + (kChannelsLast ? group_ * kBlockRows : 0); }
+  __device__ __forceinline__ int output(int block) const { return group_output(block) + (kChannelsLast ? column_ : row_); }
+  __device__ __forceinline__ int pixel(const Tile& tile) const { return group_pixel(tile) + (kChannelsLast ? row_ : column_); }
+
+  // Whether the sum of all sums is a number, in four parts, since each addition waits for the one before.
+  __device__ __forceinline__ bool finite() const {
+    const float all = all_[0] + all_[1] + (all_[2] + all_[3]);
+    return all - all == 0.f;
+  }
+
+  __device__ __forceinline__ void begin(int eight, int block, const Tile& tile) {
+    if (eight == 0) {
+      if (kStaged == 0) find_place();
+      all_[0] = all_[1] = all_[2] = all_[3] = 0.f;
+    }
+    if (kStaged == 0) {
+      const long long at = index_of<kOutputs, kOutH, kOutW>(tile.image(), output(block), tile.row_of_image(), pixel(tile));
+      to_y_ = static_cast<char*>(call_.y) + at * kElementBytes;
+      return;
+    }
     if (thread_ == 0) wait_stores_read();
     threads_meet(1 + group_, kGroup);
-    constexpr int kColumns = kBoxPixels / 8;  // eights of columns in a box
-    const u32 to = staged_ + row_ * 128 + ((column_ * kElementBytes / 16 ^ row_ % 8) << 4) + column_ * kElementBytes % 16;
+  }
+
+  __device__ __forceinline__ void put_columns(float (&sum)[64], int begin, int end, int block, const Tile& tile) {
 #pragma unroll
-    for (int j = 0; j < kStaged * kColumns; ++j) {
+    for (int eight = begin; eight < end; ++eight) {
+      float bias[2] = {};  // of the two columns or, of output channels as rows, of the two rows
+      if (kPointwiseBias && kChannelsLast) load_words(bias, bias_ + (block * kColumns + eight * 8) * 4);
+      if (kPointwiseBias && !kChannelsLast) {
+        bias[0] = load_float(bias_ + block * kBlockRows * 4), bias[1] = load_float(bias_ + (block * kBlockRows + 8) * 4);
+      }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int i = 4 * (Box * kColumns + j) + 2 * half;
-        const u32 at = (to ^ u32(j % kColumns * 8 * kElementBytes)) + j / kColumns * kResultBytes + half * 1024;
-        if constexpr (kElement == Element::float32) store_words(at, __float_as_uint(sum[i]), __float_as_uint(sum[i + 1]));
-        else store_words(at, pack(sum[i], sum[i + 1]));
+        float pair[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float one = sum[4 * eight + 2 * half + i];
+          all_[i + 2 * half] += one;
+          pair[i] = activate<kPointwiseActivation>(kPointwiseBias ? one + bias[kChannelsLast ? i : half] : one);
+        }
+        if constexpr (kStaged == 0) put_direct(pair, half, eight, block, tile);
+        else put_staged(pair, half, eight);
       }
     }
-    fence_async();
-    bool any = threads_meet_any(1 + group_, kGroup, wrong);
-    if (thread_ == 0) {
+  }
+
+  __device__ __forceinline__ void put_staged(const float (&pair)[2], int half, int eight) const {
+    const int box = eight / kBoxEights % (kStaged > 0 ? kStaged : 1);
+    const u32 at = (to_ ^ u32(eight % kBoxEights * 8 * kElementBytes)) + box * kResultBytes + half * 1024;
+    if constexpr (kElement == Element::float32) store_words(at, {__float_as_uint(pair[0]), __float_as_uint(pair[1])});
+    else store_words(at, {pack(pair[0], pair[1])});
+  }
+
+  __device__ __forceinline__ void put_direct(const float (&pair)[2], int half, int eight, int block, const Tile& tile) const {
+    const int on = half * 8, along = eight * 8;  // in rows and columns of the product
+    if (output(block) + (kChannelsLast ? along : on) >= kOutputs || pixel(tile) + (kChannelsLast ? on : along) >= kOutW) return;
+    constexpr long long kRowStep = kChannelsLast ? kOutputs : (long long)(kOutH) * kOutW;
+    char* const to = to_y_ + (on * kRowStep + along) * kElementBytes;
+    // A pair is inside or outside: rows are whole 16 bytes.
+    if constexpr (kElement == Element::float32) *reinterpret_cast<float2*>(to) = {pair[0], pair[1]};
+    else *reinterpret_cast<u32*>(to) = pack(pair[0], pair[1]);
+  }
+
+  // What was staged goes to y. Where an operand does not split into terms (infinities, and what rounds to one), some sum is no
+  // number, and neither is the sum of all: then the group's part of the tile is computed again, as the reference computes it.
+  __device__ __forceinline__ void end(int begin, int end, int block, const Tile& tile) {
+    if (kStaged > 0) fence_async();
+    bool wrong = false;
+    if (end == kEights) wrong = threads_meet_any(1 + group_, kGroup, !finite());
+    else threads_meet(1 + group_, kGroup);
+    if (kStaged > 0 && thread_ == 0) {
 #pragma unroll
       for (int box = 0; box < kStaged; ++box) {
-        store_box(call_.y_map, staged_ + box * kResultBytes, column + (Box + box) * kBoxPixels, row, first_, image);
+        const int along = begin * 8 + box * kBoxColumnsOut;
+        store_box(call_.y_map, staged_ + box * kResultBytes, group_pixel(tile) + (kChannelsLast ? 0 : along),
+                  tile.row_of_image(), group_output(block) + (kChannelsLast ? along : 0), tile.image());
       }
       commit_stores();
+      if (wrong) wait_stores();
     }
-    if constexpr (Box + kStaged < kBoxes) any |= put_staged<Box + kStaged>(sum, false, image, row, column);
-    return any;
-  }
-
-  __device__ __forceinline__ void put_direct(const float (&sum)[64], int image, int row, int column) const {
-    const long long plane = (long long)(kOutH) * kOutW;
-    const long long start = ((long long)(image) * kOutputs + first_ + row_) * plane + (long long)(row) * kOutW + column + column_;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (first_ + row_ + 8 * half >= kOutputs) continue;
-#pragma unroll
-      for (int j = 0; j < kTile / 8; ++j) {
-        const long long at = start + half * 8 * plane + 8 * j;
-        const int i = 4 * j + 2 * half;
-        if (column + column_ + 8 * j >= kOutW) continue;  // a pair is inside or outside: rows are whole 16 bytes
-        if constexpr (kElement == Element::float32) *reinterpret_cast<float2*>(static_cast<float*>(call_.y) + at) = {sum[i], sum[i + 1]};
-        else *reinterpret_cast<u32*>(static_cast<u16*>(call_.y) + at) = pack(sum[i], sum[i + 1]);
-      }
-    }
-  }
-
-  // The group's part of the tile again, as the reference computes it.
-  __device__ __forceinline__ void put_exactly(int image, int row, int column) const {
-    if (kStaged > 0 && thread_ == 0) wait_stores();
+    if (!wrong) return;
     threads_meet(1 + group_, kGroup);
-    compute_exactly(call_, image, first_, row, column, thread_);
+    compute_exactly(call_, tile.image(), unforeseen(group_output(block)), tile.row_of_image(), group_pixel(tile), unforeseen(thread_));
   }
 
   const Call& call_;
-  const u32 staged_;
-  const int first_, group_, thread_, row_, column_;
-  float bias_[2];
+  const u32 all_staged_, all_bias_;  // of both groups
+  const int first_;
+  int group_, thread_, row_, column_;
+  u32 staged_, to_, bias_;  // where the group's boxes, this thread's first pair and its bias lie
+  float all_[4];
+  char* to_y_;
 };
 
 }  // namespace sepconv

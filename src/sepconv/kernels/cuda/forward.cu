@@ -6,8 +6,10 @@
 #include "product.cuh"
 #include "window.cuh"
 
-// Registers of a thread in each role; together no more than what the block is given when it starts, 96 of 640 threads.
-constexpr int kCopyRegisters = 56, kDepthwiseRegisters = 104, kProductRegisters = 104;
+// Registers of a thread when the block starts, and in each role; together no more than those of 640 threads at the start.
+constexpr int kFirstRegisters = 96, kCopyRegisters = 32;
+constexpr int kMore = sepconv::kSplitAnew ? 168 : 160;
+constexpr int kProductRegisters = sepconv::kManyRegisters ? kMore : 104, kDepthwiseRegisters = 224 - kProductRegisters;
 
 extern "C" __global__ void
 #if SEPCONV_CLUSTER > 1
@@ -18,28 +20,35 @@ extern "C" __global__ void
   using namespace sepconv;
   extern __shared__ char memory[];
   char* const shared = reinterpret_cast<char*>((reinterpret_cast<u64>(memory) + 1023) / 1024 * 1024);
-  const u32 start = shared_address(shared);
-  const Barriers barriers{start + kBarriersAt};
-  float* const taps = reinterpret_cast<float*>(shared + kTapsAt);
+  u32 start = shared_address(shared);
+  Barriers barriers{start + kBarriersAt};
   const int rank = kCluster > 1 ? int(cluster_rank()) : 0;
   if (threadIdx.x == 0) {
     barriers.init(rank);
     fence_barriers();
   }
-  load_all_taps(taps, call.depthwise_weight, call.depthwise_bias, rank);
+  load_all_taps<Lane>(reinterpret_cast<float*>(shared + kTapsAt), call.depthwise_weight, call.depthwise_bias, rank);
+  load_weights(start + kWeightsAt, call.pointwise_weight, rank * kBlockOutputs);
+  fence_async();
+  if (kPointwiseBias) load_bias(reinterpret_cast<float*>(shared + kBiasAt), call.pointwise_bias, rank);
   __syncthreads();
   if (kCluster > 1) cluster_meet();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = threadIdx.x / kGroup;
+  // Each role computes its addresses by itself: what the compiler finds to be common to them would take registers in all.
+  const auto begin_role = [&] { start = unforeseen(start), barriers = {start + kBarriersAt}; };
   if (group == 0) {
-    fewer_registers<kCopyRegisters>();
+    change_registers<kFirstRegisters, kCopyRegisters>();
+    begin_role();
     if (threadIdx.x == 0) load_input(call, start + kStagesAt, barriers, rank);
     if (kCluster > 1 && warp == 1) send_chunks(call, start + kSlotsAt, barriers, rank, lane);
   } else if (group < 3) {
-    more_registers<kDepthwiseRegisters>();
-    depthwise(call, start + kStagesAt, start + kSlotsAt, taps, barriers, rank, warp - 4, lane);
+    change_registers<kFirstRegisters, kDepthwiseRegisters>();
+    begin_role();
+    depthwise(call, Rows(start + kStagesAt, start + kSlotsAt, start + kTapsAt, barriers, rank, warp - 4, lane));
   } else {
-    more_registers<kProductRegisters>();
-    product(call, start + kWeightsAt, start + kSlotsAt, start + kStagedAt, barriers, rank, group - 3, threadIdx.x % kGroup);
+    change_registers<kFirstRegisters, kProductRegisters>();
+    begin_role();
+    product(call, start + kWeightsAt, start + kSlotsAt, start + kStagedAt, start + kBiasAt, barriers, rank, group - 3, unforeseen(threadIdx.x) % kGroup);
   }
   __syncwarp();
   if (kCluster > 1) cluster_meet();  // a block whose memory others still write to must not end

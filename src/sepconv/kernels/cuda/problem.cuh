@@ -9,49 +9,72 @@ namespace sepconv {
 constexpr int kChannels = SEPCONV_CHANNELS, kOutputs = SEPCONV_OUTPUTS;
 constexpr int kKernelH = SEPCONV_KERNEL_H, kKernelW = SEPCONV_KERNEL_W, kPaddingH = SEPCONV_PADDING_H, kPaddingW = SEPCONV_PADDING_W;
 constexpr int kInH = SEPCONV_IN_H, kInW = SEPCONV_IN_W, kOutH = SEPCONV_OUT_H, kOutW = SEPCONV_OUT_W;
-// How: blocks in a cluster, stages of input, slots of operand chunks, boxes of results that each product group stages (0: it
-// stores from registers).
-constexpr int kCluster = SEPCONV_CLUSTER, kStages = SEPCONV_STAGES, kSlots = SEPCONV_SLOTS, kStaged = SEPCONV_STAGED;
+// How: blocks in a cluster, which share the depthwise step; output channels of a block; whether each input row is loaded once, and what it
+// adds to rows further down is kept; stages of input, slots of operand chunks, boxes of results that each product group stages
+// (0: it stores from registers).
+constexpr int kCluster = SEPCONV_CLUSTER, kBlockOutputs = SEPCONV_BLOCK_OUTPUTS;
+constexpr bool kRolls = SEPCONV_ROLLS;
+constexpr int kStages = SEPCONV_STAGES, kSlots = SEPCONV_SLOTS, kStaged = SEPCONV_STAGED;
 constexpr bool kPointwiseBias = SEPCONV_POINTWISE_BIAS;
 // An operand of the product is a sum of so many 16-bit terms: 1 for 16-bit tensors, 2 or 3 for float32.
 constexpr int kTerms = SEPCONV_TERMS;
 
-// A tile is kTile pixels of one output row. Channels come in chunks; chunk c belongs to block c % kCluster of a cluster.
-constexpr int kTile = 128, kChunk = 16;
+// A tile is kTile pixels of one output row. Channels come in chunks; chunk c belongs to block c % kCluster of a cluster. A chunk
+// of input comes in parts, each a stage: with channels last, 128 bytes of every pixel.
+constexpr int kTile = 128, kChunk = kChannelsLast ? 64 : 16;
 constexpr int kOwnChunks = ((kChannels + kChunk - 1) / kChunk + kCluster - 1) / kCluster, kChunks = kOwnChunks * kCluster;
-// A block computes so many output channels, each of its two product groups one half of them.
-constexpr int kBlockOutputs = 128, kGroupOutputs = 64;
+constexpr int kPart = kChannelsLast ? 128 / kElementBytes : kChunk, kParts = kChunk / kPart;
+// The product's rows are output channels and its columns pixels or, with channels last, the other way round. Each of the two
+// product groups has so many blocks of 64 rows by 128 columns.
+constexpr int kBlockRows = 64, kColumns = 128, kBlocks = kBlockOutputs / 128;
 
-// Threads: one group that moves data, two for the depthwise step, two for the product. A group is four warps.
+// Threads: one group that moves data, two for the depthwise step, two for the product. A group is four warps. The depthwise warps
+// work on a chunk together or, where chunks, stages and slots come in pairs, as two teams on every other chunk each: fewer threads
+// then wait for one another. (Each stage has to stay with one team: the other would not see that a barrier is a round behind.)
 constexpr int kGroup = 128, kDepthwiseWarps = 8, kThreads = 5 * kGroup;
+// The teams of a kernel that keeps rows of float32 would need more registers than there are.
+constexpr int kKept = kRolls ? kKernelH - 1 : 0;  // output rows that are begun and not finished
+constexpr bool kEnoughRegisters = kKept == 0 || kElementBytes == 2;
+constexpr bool kInPairs = kOwnChunks % 2 == 0 && kStages % 2 == 0 && kSlots >= 2 * kCluster;
+constexpr bool kTakeTurns = !kChannelsLast && kInPairs && kEnoughRegisters;
+constexpr int kTeams = kTakeTurns ? 2 : 1, kTeamWarps = kDepthwiseWarps / kTeams;
 
-// A box of input is one row of a chunk's channels, with kLead columns before and behind the tile: 32 bytes, since a box that
-// starts on 32 bytes is loaded a third faster than one that starts on 16 (H200, 2026-11-29).
-constexpr int kLead = 32 / kElementBytes, kBoxColumns = kTile + 2 * kLead;
-constexpr int kInputBytes = kChunk * kBoxColumns * kElementBytes, kStageBytes = (kInputBytes + 127) / 128 * 128;
+// The product may have most of the registers where the depthwise step keeps no rows, and a lane has one channel at a time.
+constexpr bool kManyRegisters = kKept == 0 && !kChannelsLast;
 
-// A chunk of the operand: for each term, two groups of 64 pixels, in each a row of 128 bytes for every channel.
-constexpr int kPixelGroupBytes = kChunk * 128, kTermBytes = 2 * kPixelGroupBytes, kSlotBytes = kTerms * kTermBytes;
-// The weights: for each term and each 64 channels, a row of 128 bytes for every output channel of the block.
-constexpr int kWeightBlocks = (kChunks + 3) / 4, kWeightBlockBytes = kBlockOutputs * 128;
-constexpr int kWeightTermBytes = kWeightBlocks * kWeightBlockBytes, kWeightBytes = kTerms * kWeightTermBytes;
-// A box of results: 128 bytes of pixels for each of a group's output channels.
-constexpr int kBoxPixels = 128 / kElementBytes, kBoxes = kTile / kBoxPixels, kResultBytes = kGroupOutputs * 128;
-// The taps of a channel in rows of whole 16 bytes with room for the bias in the last place of the first row.
-constexpr int kTapRow = kKernelW / 4 * 4 + 4, kTapFloats = kKernelH * kTapRow;
+// A stage of input is one row of a part's channels, or all rows of a window, with the columns before and behind the tile that the
+// window reaches. Where pixels lie together these are 32 bytes each, since a box that starts on 32 bytes is loaded a third faster
+// than one that starts on 16 (H200, 2026-11-29).
+constexpr int kLead = kChannelsLast ? kPaddingW : 32 / kElementBytes;
+constexpr int kBoxColumns = kChannelsLast ? kTile + kKernelW - 1 : kTile + 2 * kLead, kRows = kRolls ? 1 : kKernelH;
+constexpr int kInputBytes = kPart * kRows * kBoxColumns * kElementBytes, kStageBytes = (kInputBytes + 127) / 128 * 128;
+
+// A chunk of the operand, for each term: rows of 128 bytes, of 64 pixels of one channel, or of 64 channels of one pixel.
+constexpr int kTermBytes = kTile * kChunk * 2, kSlotBytes = kTerms * kTermBytes;
+// The weights: for each term and each 64 channels, a row of 128 bytes for every output channel of the block. Where there are three
+// terms and registers to spare, they are kept as float32 and split anew each time: the products take them from registers.
+constexpr int kWeightBlocks = (kChunks * kChunk + 63) / 64, kWeightBlockBytes = kBlockOutputs * 128;
+constexpr int kWeightTermBytes = kWeightBlocks * kWeightBlockBytes;
+constexpr bool kSplitAnew = kTerms == 3 && kManyRegisters;
+constexpr int kWeightBytes = kSplitAnew ? kChunks * kChunk * kBlockOutputs * 4 : kTerms * kWeightTermBytes;
+// A box of results: 128 bytes of each row of a block.
+constexpr int kBoxColumnsOut = 128 / kElementBytes, kBoxes = kColumns / kBoxColumnsOut, kResultBytes = kBlockRows * 128;
+// The taps of a channel: rows with room for the bias in the last place of the first; where a lane reads four at once, whole 16
+// bytes.
+constexpr int kTapRow = kChannelsLast ? kKernelW + 1 : kKernelW / 4 * 4 + 4, kTapFloats = kKernelH * kTapRow;
 
 // Shared memory, from 1024 bytes on a multiple of which it begins.
 constexpr int kWeightsAt = 0, kSlotsAt = kWeightsAt + kWeightBytes, kStagedAt = kSlotsAt + kSlots * kSlotBytes;
 constexpr int kStagesAt = kStagedAt + 2 * kStaged * kResultBytes, kTapsAt = kStagesAt + kStages * kStageBytes;
-constexpr int kBarriersAt = kTapsAt + kOwnChunks * kChunk * kTapFloats * 4;
+constexpr int kBiasAt = kTapsAt + kOwnChunks * kChunk * kTapFloats * 4, kBarriersAt = kBiasAt + kBlockOutputs * 4;
 constexpr int kSharedBytes = kBarriersAt + 8 * 2 * (kStages + kSlots) + 1024;
 
 static_assert(kSlots % kCluster == 0, "a slot belongs to one block of the cluster");
-static_assert(kPaddingW <= kLead && kKernelW - 1 - kPaddingW <= kLead, "the window reaches beyond the box");
+static_assert(kPaddingW <= kLead && kKernelW - 1 - kPaddingW <= kBoxColumns - kTile - kLead, "the window reaches beyond the box");
 
-struct Sizes {
-  int batch;  // images
-  int parts;  // how many parts the rows of all images are cut into
+// The rows of all images together are cut into parts of `rows` rows each, and the first `longer` of one more.
+struct Parts {
+  int count, rows, longer;
 };
 
 // The one parameter of a kernel; mirrored by `sepconv.backends.cuda`. x, weights and y are dense, a bias may be null.
@@ -59,7 +82,14 @@ struct Call {
   TensorMap x_map, y_map;
   const void *x, *depthwise_weight, *pointwise_weight, *depthwise_bias, *pointwise_bias;
   void* y;
-  Sizes sizes;
+  Parts parts;
 };
+
+// Where an element lies in x or y.
+template <int Channels, int Height, int Width>
+__device__ __forceinline__ long long index_of(int image, int channel, int row, int column) {
+  if constexpr (kChannelsLast) return (((long long)(image) * Height + row) * Width + column) * Channels + channel;
+  else return (((long long)(image) * Channels + channel) * Height + row) * Width + column;
+}
 
 }  // namespace sepconv

@@ -42,10 +42,6 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ __forceinline__ void fence_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-template <int Id, int Threads>
-__device__ __forceinline__ void threads_meet() {
-  asm volatile("bar.sync %0, %1;" ::"n"(Id), "n"(Threads) : "memory");
-}
 __device__ __forceinline__ void threads_meet(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -67,27 +63,37 @@ __device__ __forceinline__ void cluster_meet() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
-template <int Registers>
-__device__ __forceinline__ void fewer_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
+// From `Before` registers a thread on, of all threads of the group.
+template <int Before, int Registers>
+__device__ __forceinline__ void change_registers() {
+  if constexpr (Registers < Before) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
+  else asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
 }
-template <int Registers>
-__device__ __forceinline__ void more_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
+
+// The same value, of which the compiler computes nothing in advance: for code that is hardly ever reached.
+__device__ __forceinline__ int unforeseen(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
 }
 
 // --- copies
 
-// A box of a tensor (columns, rows, channels, images) into shared memory.
+// A box of a tensor into shared memory.
 __device__ __forceinline__ void load_box(u32 to, const TensorMap& map, u32 barrier, int column, int row, int channel, int image) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
-      "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(channel), "r"(image) : "memory");
+  const auto load = [&](int a, int b, int c) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
+        "l"(&map), "r"(barrier), "r"(a), "r"(b), "r"(c), "r"(image) : "memory");
+  };
+  kChannelsLast ? load(channel, column, row) : load(column, row, channel);
 }
 // A box out of shared memory; what lies outside of the tensor is left out.
 __device__ __forceinline__ void store_box(const TensorMap& map, u32 from, int column, int row, int channel, int image) {
-  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map), "r"(from),
-               "r"(column), "r"(row), "r"(channel), "r"(image) : "memory");
+  const auto store = [&](int a, int b, int c) {
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map), "r"(from),
+                 "r"(a), "r"(b), "r"(c), "r"(image) : "memory");
+  };
+  kChannelsLast ? store(channel, column, row) : store(column, row, channel);
 }
 __device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Until this thread's stores have read shared memory, or until they are done.
@@ -106,12 +112,28 @@ __device__ __forceinline__ void send(u32 at, u32 barrier, u32 bytes, u32 rank) {
 __device__ __forceinline__ void load_words(float (&v)[4], u32 from) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(from));
 }
+__device__ __forceinline__ float load_float(u32 from) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(from));
+  return v;
+}
 __device__ __forceinline__ void load_words(u32 (&v)[2], u32 from) {
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "r"(from));
 }
-__device__ __forceinline__ void store_words(u32 to, u32 a) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(a) : "memory"); }
-__device__ __forceinline__ void store_words(u32 to, u32 a, u32 b) {
-  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(a), "r"(b) : "memory");
+__device__ __forceinline__ void load_words(float (&v)[2], u32 from) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v[0]), "=f"(v[1]) : "r"(from));
+}
+__device__ __forceinline__ void load_words(u32 (&v)[4], u32 from) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(from));
+}
+__device__ __forceinline__ void load_words(u32 (&v)[1], u32 from) {
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v[0]) : "r"(from));
+}
+__device__ __forceinline__ void store_words(u32 to, const u32 (&v)[1]) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(v[0]) : "memory");
+}
+__device__ __forceinline__ void store_words(u32 to, const u32 (&v)[2]) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(v[0]), "r"(v[1]) : "memory");
 }
 __device__ __forceinline__ void store_words(u32 to, const u32 (&v)[4]) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
@@ -127,22 +149,39 @@ __device__ __forceinline__ u64 describe(u32 address, u32 lead, u32 stride) {
 
 #define SEPCONV_EIGHT(i) \
   "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]), "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7])
-#define SEPCONV_MULTIPLY(type)                                                                                                     \
+#define SEPCONV_MULTIPLY(type, b_along_columns)                                                                                    \
   asm volatile(                                                                                                                    \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                                                                 \
+      "{\n.reg .pred adds;\nsetp.ne.u32 adds, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                                                                 \
       " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, " \
       "%26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "   \
-      "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, 1, 1, 1, 0, 1;"                            \
+      "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, adds, 1, 1, 0, " b_along_columns ";\n}"             \
       : SEPCONV_EIGHT(0), SEPCONV_EIGHT(8), SEPCONV_EIGHT(16), SEPCONV_EIGHT(24), SEPCONV_EIGHT(32), SEPCONV_EIGHT(40),            \
         SEPCONV_EIGHT(48), SEPCONV_EIGHT(56)                                                                                       \
-      : "l"(a), "l"(b))
+      : "l"(a), "l"(b), "r"(u32(adds)))
 
-// sum += A . B: A with rows along the depth, B with rows along the columns.
-__device__ __forceinline__ void multiply(float (&sum)[64], u64 a, u64 b) {
-  if constexpr (kElement == Element::float16) SEPCONV_MULTIPLY("f16");
-  else SEPCONV_MULTIPLY("bf16");
+// sum = A . B, or with `adds` sum += A . B: A with rows along the depth, B with rows along the columns or, with channels last, along the depth.
+__device__ __forceinline__ void multiply(float (&sum)[64], u64 a, u64 b, bool adds) {
+  if constexpr (kElement == Element::float16) {
+    if constexpr (kChannelsLast) SEPCONV_MULTIPLY("f16", "0");
+    else SEPCONV_MULTIPLY("f16", "1");
+  } else {
+    if constexpr (kChannelsLast) SEPCONV_MULTIPLY("bf16", "0");
+    else SEPCONV_MULTIPLY("bf16", "1");
+  }
 }
 #undef SEPCONV_MULTIPLY
+
+// The same with A from registers, and B with rows along the columns.
+__device__ __forceinline__ void multiply(float (&sum)[64], const u32 (&a)[4], u64 b, bool adds) {
+  asm volatile(
+      "{\n.reg .pred adds;\nsetp.ne.u32 adds, %69, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16"
+      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, "
+      "%26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "
+      "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, {%64, %65, %66, %67}, %68, adds, 1, 1, 1;\n}"
+      : SEPCONV_EIGHT(0), SEPCONV_EIGHT(8), SEPCONV_EIGHT(16), SEPCONV_EIGHT(24), SEPCONV_EIGHT(32), SEPCONV_EIGHT(40),
+        SEPCONV_EIGHT(48), SEPCONV_EIGHT(56)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(u32(adds)));
+}
 #undef SEPCONV_EIGHT
 
 __device__ __forceinline__ void multiply_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

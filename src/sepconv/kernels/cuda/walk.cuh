@@ -15,18 +15,25 @@ struct Item {
 };
 
 template <typename F>
-__device__ __forceinline__ void for_items(const Sizes& sizes, F f) {
-  const int items = kStrips * sizes.parts, step = gridDim.x / kCluster;
-  const long long rows = (long long)(sizes.batch) * kOutH;
-  for (int item = blockIdx.x / kCluster; item < items; item += step) {
-    const long long part = item / kStrips;
-    f(Item{item % kStrips * kTile, int(rows * part / sizes.parts), int(rows * (part + 1) / sizes.parts)});
+__device__ __forceinline__ void for_items(const Parts& parts, F f) {
+#pragma unroll 1
+  for (int item = unforeseen(blockIdx.x) / kCluster; item < kStrips * parts.count; item += gridDim.x / kCluster) {
+    const int part = item / kStrips, begin = part * parts.rows + min(part, parts.longer);
+    f(Item{item % kStrips * kTile, begin, begin + parts.rows + (part < parts.longer)});
   }
 }
+
+struct Tile {
+  int row, column;  // the output row of all images together, the first column
+
+  __device__ __forceinline__ int image() const { return row / kOutH; }
+  __device__ __forceinline__ int row_of_image() const { return row % kOutH; }
+};
 
 // Call f(image, first output row, end) for each image of an item.
 template <typename F>
 __device__ __forceinline__ void for_images(const Item& item, F f) {
+#pragma unroll 1
   for (int row = item.begin; row < item.end;) {
     const int image = row / kOutH, first = row % kOutH, end = min(kOutH, first + item.end - row);
     f(image, first, end);
@@ -40,8 +47,8 @@ struct Ring {
   int at = 0;
   u32 parity = 0;
 
-  __device__ __forceinline__ void next() {
-    at += Step;
+  __device__ __forceinline__ void next(int n = 1) {
+    at += n * Step;
     if (at >= Count) at -= Count, parity ^= 1;
   }
 };
@@ -60,10 +67,10 @@ struct Barriers {
   __device__ __forceinline__ void init(int rank) const {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(stage_full(i), 1);
-      barrier_init(stage_empty(i), kDepthwiseWarps);
+      barrier_init(stage_empty(i), kTeamWarps);
     }
     for (int i = 0; i < kSlots; ++i) {
-      barrier_init(slot_full(i), i % kCluster == rank ? kDepthwiseWarps : 1);
+      barrier_init(slot_full(i), i % kCluster == rank ? kTeamWarps : 1);
       barrier_init(slot_empty(i), 2 * kCluster);
     }
   }

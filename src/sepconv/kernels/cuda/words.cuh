@@ -1,4 +1,4 @@
-// Elements of tensors and 16-bit terms, as their bits and as float32.
+// Elements of tensors and 16-bit terms, as their bits and as float32; and how elements lie in tensors.
 #pragma once
 
 typedef unsigned int u32;
@@ -10,6 +10,8 @@ namespace sepconv {
 enum class Element { float32, float16, bfloat16 };
 constexpr Element kElement = Element::SEPCONV_ELEMENT;
 constexpr int kElementBytes = kElement == Element::float32 ? 4 : 2;
+// Of x and y: the channels of a pixel lie together, else the pixels of a row do.
+constexpr bool kChannelsLast = SEPCONV_CHANNELS_LAST;
 
 __device__ __forceinline__ float half_to_float(u16 bits) {
   float value;

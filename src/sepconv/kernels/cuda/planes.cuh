@@ -1,0 +1,54 @@
+// What a lane of the depthwise step has where the pixels of a row lie together: a warp has some channels of a part, as many at a
+// time as its lanes can share a row of the tile, and a lane 16 bytes of neighbouring pixels of each.
+#pragma once
+
+#include "lane.cuh"
+
+namespace sepconv {
+
+constexpr int kAtOnce = 1;
+constexpr int kSharing = kTile / kPixels, kStepChannels = 32 / kSharing;  // lanes that share a row, channels of a step
+constexpr int kSteps = kPart / kTeamWarps / kStepChannels;
+// Input that a lane reads, in whole vectors of its pixels' size, and how many columns of it come before those of the first window.
+constexpr int kLeft = (kPaddingW + kPixels - 1) / kPixels, kRight = (kKernelW - 1 - kPaddingW + kPixels - 1) / kPixels;
+constexpr int kRead = kPixels * (1 + kLeft + kRight), kBefore = kPixels * kLeft - kPaddingW;
+
+class Lane {
+ public:
+  __device__ __forceinline__ Lane(u32 stages, u32 slots, u32 taps, int warp, int lane) {
+    const int channel = warp * kSteps * kStepChannels + lane / kSharing, pixel = lane % kSharing * kPixels;
+    from_ = stages + (channel * kRows * kBoxColumns + kLead + pixel - kPixels * kLeft) * kElementBytes;
+    to_ = slots + offset(channel, pixel);
+    taps_ = taps + channel * kTapFloats * 4;
+  }
+
+  // Where the taps of a channel of the block's lie, in floats.
+  static __device__ __forceinline__ int tap_index(int channel, int h, int w) { return channel * kTapFloats + h * kTapRow + w; }
+
+  __device__ __forceinline__ void load_taps(float (&tap)[1][kTapRow], int part, int step, int h) const {
+#pragma unroll
+    for (int i = 0; i < kTapRow; i += 4) {
+      load_floats<4>(&tap[0][i], taps_ + tap_index(part * kPart + step * kStepChannels, h, i) * 4);
+    }
+  }
+
+  __device__ __forceinline__ void load(float (&v)[1][kRead], u32 stage, int step, int h) const {
+    stage += from_ + (step * kStepChannels * kRows + h) * kBoxColumns * kElementBytes;
+#pragma unroll
+    for (int i = 0; i < kRead; i += kPixels) load_elements<kPixels>(&v[0][i], stage + i * kElementBytes);
+  }
+
+  __device__ __forceinline__ void put(u32 slot, int, int step, float (&done)[1][kPixels]) const {
+    put_terms((slot + to_ + step * kStepChannels * 128) ^ (step * kStepChannels << 4), done[0]);
+  }
+
+ private:
+  // Where a channel of a chunk has its pixels, from `pixel` on, in a slot.
+  static __device__ __forceinline__ u32 offset(int channel, int pixel) {
+    return pixel / 64 * (kChunk * 128) + channel * 128 + ((pixel % 64 / 8 ^ channel % 8) << 4) + pixel % 8 * 2;
+  }
+
+  u32 from_, to_, taps_;
+};
+
+}  // namespace sepconv
