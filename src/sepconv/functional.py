@@ -160,12 +160,12 @@ def call(rank: int, operands: Operands, words: Words) -> Tensor:
     if has_torch_function(operands):
         return _overridden(rank, operands, words)
     if torch.compiler.is_compiling() or torch._C._is_tracing():
-        options, plan = canonical(rank, operands, words), None
+        known = ops.Call(canonical(rank, operands, words), None)
     else:
-        options, plan = _remembered(rank, operands, words)
+        known = _remembered(rank, operands, words)
     if is_batched(rank, operands.x):
-        return ops.separable_conv(operands, options, plan)
-    return ops.separable_conv(with_batch(operands), options).squeeze(0)
+        return ops.call_again(operands, known)
+    return ops.separable_conv(with_batch(operands), known.options).squeeze(0)
 
 
 def _overridden(rank: int, operands: Operands, words: Words) -> Tensor:
@@ -199,10 +199,10 @@ def _remembered(rank: int, operands: Operands, words: Words) -> ops.Call:
         )
         known = ops.CALLS.get(key)
     except (TypeError, AttributeError, RuntimeError):  # a list, a symbolic size, no strides, or no tensor at all
-        return canonical(rank, operands, words), None
+        return ops.Call(canonical(rank, operands, words), None)
     if known is None:
         options = canonical(rank, operands, words)
-        known = options, ops.lasting_plan(operands, options) if is_batched(rank, operands.x) else None
+        known = ops.Call(options, ops.lasting_plan(operands, options) if is_batched(rank, operands.x) else None)
         if all(t is None or t.dtype is operands.x.dtype for t in operands):
             ops.remember(key, known)
     return known

@@ -12,6 +12,7 @@ operations. Both replacements give the right values by construction; a fused ker
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,7 +34,16 @@ from sepconv.problem import (
     output_shape,
 )
 
-Call = tuple[Options, dispatch.Plan | None]
+
+@dataclass(slots=True)
+class Call:
+    """A call that was checked: its options, its plan where that lasts, and the backend's short cut once it has run."""
+
+    options: Options
+    plan: dispatch.Plan | None
+    direct: Callable[[Operands], Tensor] | None = None
+
+
 _N = len(Operands._fields)
 _LIBRARY = torch.library.Library("sepconv", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
@@ -62,6 +72,16 @@ def separable_conv(operands: Operands, options: Options, plan: dispatch.Plan | N
             dispatch.check_warm(plan)
         return _run_forward(plan, operands, options)
     return FORWARD(*operands, *options)
+
+
+def call_again(operands: Operands, call: Call) -> Tensor:
+    """The op on a call that is remembered: straight to the kernel where that is loaded and no layer of PyTorch has to see it."""
+    if call.direct is not None and _is_plain_call(operands):
+        return call.direct(operands)
+    y = separable_conv(operands, call.options, call.plan)
+    if call.plan is not None:
+        call.direct = call.plan.backend.direct_call(call.plan.problem, call.plan.config, call.plan.device)
+    return y
 
 
 def _is_plain_call(operands: Operands) -> bool:

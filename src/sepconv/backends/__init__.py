@@ -4,6 +4,7 @@ A backend answers with all its reasons against a problem; an empty list means th
 dispatch, error texts, test skips and `explain`. Where it can but should not, it says so apart.
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -47,6 +48,9 @@ class Backend(Protocol):
 
         Raises CompilerError or StoreError where that turns out to be impossible; from then on `reasons` says why.
         """
+
+    def direct_call(self, problem: Problem, config: Any, device: Device) -> Callable[[Operands], Tensor] | None:
+        """`forward` of a kernel that is loaded, with nothing left to look up; None where there is no such short cut."""
 
     def gradients(
         self, problem: Problem, grad: Tensor, operands: Operands, options: Options, wanted: list[bool]

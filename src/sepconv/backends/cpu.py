@@ -94,6 +94,9 @@ class CpuBackend:
                 _kernel(problem, config, replace(device, isa=WITHOUT_TERMS)).run(laid_out, y)
         return y
 
+    def direct_call(self, problem: Problem, config: object, device: Device) -> None:
+        return None
+
     def gradients(
         self, problem: Problem, grad: Tensor, operands: Operands, options: Options, wanted: list[bool]
     ) -> list[Tensor]:

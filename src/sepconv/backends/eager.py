@@ -46,6 +46,9 @@ class EagerBackend:
             return y
         return y.new_empty_strided(problem.output_shape, problem.output_strides).copy_(y)
 
+    def direct_call(self, problem: Problem, config: object, device: Device) -> None:
+        return None
+
     def gradients(
         self, problem: Problem, grad: Tensor, operands: Operands, options: Options, wanted: list[bool]
     ) -> list[Tensor]:
