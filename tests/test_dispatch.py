@@ -92,6 +92,45 @@ def test_the_first_that_can_runs_forward_and_backward(install: Install) -> None:
     assert able.calls == ["forward", "backward", "forward"]
 
 
+class FakeDirect(Fake):
+    """A backend whose kernel is loaded once it has run."""
+
+    def direct_call(self, problem: Problem, config: Any, device: Any) -> Any:
+        def compute(operands: Any) -> torch.Tensor:
+            self.calls.append("direct")
+            return pair(operands, CASE)
+
+        return compute if "forward" in self.calls else None
+
+
+def test_a_call_that_is_remembered_goes_straight_to_a_loaded_kernel(install: Install) -> None:
+    (able,) = install(FakeDirect("able"))
+    tensors = tensors_of(CASE)
+    right = pair(tensors, CASE)
+    for _ in range(3):
+        assert torch.allclose(separable(tensors, CASE), right)
+    assert able.calls == ["forward", "direct", "direct"]
+    other = [None if t is None else t[:1] if i == 0 else t for i, t in enumerate(tensors)]
+    assert torch.allclose(separable(other, CASE), right[:1])
+    assert able.calls[3:] == ["forward"], "another shape is another call"
+
+
+def test_no_layer_of_pytorch_is_passed_over_by_the_direct_call(install: Install) -> None:
+    (able,) = install(FakeDirect("able"))
+    tensors = tensors_of(CASE)
+    separable(tensors, CASE)
+    able.calls.clear()
+    with_gradients(lambda t: separable(t, CASE), tensors, torch.ones(CASE.out_shape))
+    assert able.calls == ["forward", "backward"]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert separable(tensors, CASE).dtype is torch.bfloat16
+    assert "direct" not in able.calls
+    ops.forget_plans()
+    able.calls.clear()
+    separable(tensors, CASE)
+    assert able.calls == ["forward"]
+
+
 def test_the_reasons_are_in_the_explanation(install: Install) -> None:
     install(
         Fake("away", unavailable=("no such device",)), Fake("unable", reasons=("too wide", "too deep")), Fake("able")
