@@ -8,7 +8,8 @@
 namespace sepconv {
 
 // Two numbers less their next term, which is given back as a pair. With CutOff all but the last are cut off, not rounded:
-// fewer instructions, and with three terms as exact, since the next one holds the rest.
+// fewer instructions, and with three terms as exact, since the next one holds the rest. Of one operand of a product only: the
+// products that are left out would all have one sign.
 template <bool CutOff>
 __device__ __forceinline__ u32 take_term(float& first, float& second, bool is_last) {
   if (CutOff && !is_last) {
@@ -82,7 +83,7 @@ __device__ __forceinline__ void load_fragment(u32 (&terms)[Terms][4], u32 fragme
 #pragma unroll
     for (int t = 0; t < Terms; ++t) {
 #pragma unroll
-      for (int j = 0; j < 2; ++j) terms[t][2 * half + j] = take_term<true>(v[2 * j], v[2 * j + 1], t + 1 == kTerms);
+      for (int j = 0; j < 2; ++j) terms[t][2 * half + j] = take_term<false>(v[2 * j], v[2 * j + 1], t + 1 == kTerms);
     }
   }
 }
