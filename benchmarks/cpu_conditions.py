@@ -57,7 +57,11 @@ def main(words: list[str]) -> None:
 
 def memory_elsewhere() -> Iterator[Row]:
     """The rows of `memory` in a process where every large block is fresh from the system and goes back to it."""
-    mapped = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(1 << 16)}  # glibc's; see mallopt(3)
+    fresh = {
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 16),
+        "SEPCONV_KEEP_RESULTS": "0",
+    }  # the first is glibc's; see mallopt(3)
+    mapped = os.environ | fresh
     words = [sys.executable, __file__, "memory"]
     yield from csv.DictReader(subprocess.check_output(words, env=mapped, text=True).splitlines())
 

@@ -150,7 +150,7 @@ def parse(
 def _settle_pages(wanted: str) -> str:
     """Ask for these pages before PyTorch allocates anything; what came of it."""
     pages.ask_for(wanted)
-    found = pages.found()
+    found = pages.described()
     if not found.startswith(wanted):
         typer.echo(f"note: PyTorch's tensors lie in {found or 'unknown'} pages; {wanted} ones were asked for", err=True)
     return found
@@ -161,7 +161,7 @@ def _run(request: measure.Request) -> list[report.Row]:
     out = Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False)
     notes = Console(stderr=True, highlight=False)
     gauge = roofline.Gauge(request.device, request.dtype, timing.Timer(request.device))
-    memory = f", PyTorch's tensors in {request.pages} pages" if request.pages else ""
+    memory = f", {pages.in_words(request.pages)}" if request.pages else ""
     head = f"{describe(request.device)}, torch {torch.__version__}{memory}\n{gauge.sample()}"
     out.print(head, soft_wrap=True, markup=False)
     rows: list[report.Row] = []
