@@ -46,8 +46,20 @@ SEPCONV_INLINE void store_terms(Operand* p, long step, Vector v) {
   }
 }
 
-// The terms of two vectors lane by lane as pairs. Each but a single one is cut off, not rounded: half the instructions, and as
-// exact, since the next term holds the rest.
+// The terms of two vectors, the second behind the first, which all terms together hold exactly. They are cut off, not rounded: half
+// the instructions, and as exact, since the next term holds the rest.
+SEPCONV_INLINE void store_exact_terms(Operand* p, long step, Vector first, Vector second) {
+#pragma GCC unroll 3
+  for (int t = 0; t < kTerms; ++t) {
+    const Bits low = reinterpret_cast<Bits>(first), high = reinterpret_cast<Bits>(second);
+    const Words term = every_second<1>(reinterpret_cast<Words>(low), reinterpret_cast<Words>(high));
+    std::memcpy(p + t * step, &term, sizeof term);
+    first -= reinterpret_cast<Vector>(low & 0xffff0000);
+    second -= reinterpret_cast<Vector>(high & 0xffff0000);
+  }
+}
+
+// The terms of two vectors lane by lane as pairs: cut off in the same way, but a single one is rounded.
 SEPCONV_INLINE void store_pair_terms(Operand* p, long step, Vector first, Vector second) {
   if constexpr (kTerms == 1) return store_pairs(reinterpret_cast<BFloat16*>(p), first, second);
 #pragma GCC unroll 3
