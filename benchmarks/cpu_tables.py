@@ -314,8 +314,14 @@ def condition_goals(conditions: Sequence[dict[str, str]]) -> list[Goal]:
         Goal(f"{name}: one thread's time / two threads'", values["1 thread"] / values["2 threads"], 1.8, False)
         for name, values in by_workload(conditions, "threads").items()
     ]
+    alone = by_workload(conditions, "alternation, one thread")
     found += [
-        Goal(f"{name}: fused and eager in turn / by themselves", loss(values), 1.05, True)
+        Goal(
+            f"{name}: loss of fused and eager in turn, two threads' / one's",
+            loss(values) / loss(alone[name]),
+            1.05,
+            True,
+        )
         for name, values in by_workload(conditions, "alternation").items()
     ]
     memory = by_workload(conditions, "memory")
