@@ -6,7 +6,8 @@ Float32. Times are medians of interleaved rounds, caches flushed before each; ev
 
 - threads: the same call on one thread and on two.
 - alternation: many small layers in one go, all fused, all eager, and fused and eager in turn, with the same weights in the
-  same order. Where the pools of threads fought, the last would take longer than the mean of the first two.
+  same order; on two threads and on one. In turn takes longer than the mean of the others, since neither finds its code and data
+  in the caches. Where the pools of threads fought, it would lose more on two threads than on one.
 - memory: the growth of the resident memory in the first call of a new thread, scratch memory included, beside the bytes of
   the result and of the weights.
 """
@@ -57,7 +58,11 @@ def main(words: list[str]) -> None:
 
 def memory_elsewhere() -> Iterator[Row]:
     """The rows of `memory` in a process where every large block is fresh from the system and goes back to it."""
-    mapped = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(1 << 16)}  # glibc's; see mallopt(3)
+    fresh = {
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 16),
+        "SEPCONV_KEEP_RESULTS": "0",
+    }  # the first is glibc's; see mallopt(3)
+    mapped = os.environ | fresh
     words = [sys.executable, __file__, "memory"]
     yield from csv.DictReader(subprocess.check_output(words, env=mapped, text=True).splitlines())
 
@@ -83,8 +88,10 @@ def alternation(timer: Timer, rounds: int) -> Iterator[Row]:
         cases = [make(name, seed) for seed in (0, 1)]
         fused, eager = ([checked(p, case) for case in cases] for p in (baselines.OURS, baselines.PEERS["eager"]))
         goes = {"fused": fused, "eager": eager, "in turn": [fused[0], eager[1]]}
-        times = timer.in_turn({case: many(calls) for case, calls in goes.items()}, rounds)
-        yield from (row("alternation", name, case, time, "ms") for case, time in times.items())
+        for kind, count in (("alternation", 2), ("alternation, one thread", 1)):
+            calls = {case: on_threads(count, many(calls)) for case, calls in goes.items()}
+            times = timer.in_turn(calls, rounds)
+            yield from (row(kind, name, case, time, "ms") for case, time in times.items())
 
 
 def memory() -> Iterator[Row]:

@@ -6,6 +6,7 @@ Each part is one `sepconv bench` in a process of its own, in which all providers
 
 - float32, bfloat16 and float16 on the reference problems, single layers, and the pairs of four models;
 - A/16 as most users have it, with the pages that PyTorch's default allocator gives;
+- A/16 where sepconv keeps no memory of earlier results, so that every page of every result is new;
 - A/16 where the C library keeps freed memory, so that a result finds its pages present.
 
 Then benchmarks/cpu_conditions.py, unless only some workloads are asked for. Rows go to results/cpu-forward.csv after each part;
@@ -36,6 +37,7 @@ PARTS = (
     Part("bfloat16", SINGLE + GRID, 8, ("--dtype", "bfloat16", "--peers", TORCH_PEERS)),
     Part("float16", SINGLE + GRID, 8, ("--dtype", "float16", "--peers", TORCH_PEERS)),
     Part("default allocator", ("A/16",), 18, ("--default-allocator",)),
+    Part("new results", ("A/16",), 18, (), {"SEPCONV_KEEP_RESULTS": "0"}),
     Part("pages present", ("A/16",), 18, (), KEEPING),
 )
 

@@ -98,7 +98,7 @@ def few_builds(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[tuple[int, ...]]
 @pytest.fixture
 def terms_for_any_size(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Where the machine splits operands into terms, small problems have theirs split too."""
-    monkeypatch.setattr(config, "PIXELS_WORTH_TERMS", 0)
+    monkeypatch.setattr(config, "PIXELS_WORTH_TERMS", dict.fromkeys(config.PIXELS_WORTH_TERMS, 0))
     ops.forget_plans()
     yield
     monkeypatch.undo()

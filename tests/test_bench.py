@@ -407,6 +407,9 @@ def test_the_rows_say_in_which_pages_they_were_measured(tmp_path: Path, monkeypa
         assert "PyTorch's tensors in small pages" in out.stdout
         assert {row.pages for row in report.read_csv(tmp_path / "rows.csv")} == {pages.SMALL}
     assert asked == [pages.HUGE, pages.SMALL]
+    monkeypatch.setenv("SEPCONV_KEEP_RESULTS", "0")
+    assert pages.described() == "small; new results"
+    assert pages.in_words(pages.described()) == "PyTorch's tensors in small pages, sepconv's results in new memory"
 
 
 def test_a_model_is_summed_as_often_as_it_has_each_problem() -> None:

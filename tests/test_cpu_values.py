@@ -11,6 +11,7 @@ from cases import ACTIVATION_WORDS, BY_ID, Case, activation, pair, tensors_of
 from kernels import DTYPES, HAS_AVX512, LAYOUTS, check_result, configs_of, plan_of, run
 from torch import Tensor
 
+import sepconv
 from sepconv import ops
 from sepconv.backends import cpu
 from sepconv.device import describe
@@ -133,6 +134,22 @@ def test_numbers_of_any_size_are_multiplied_as_exactly(of_x: int, of_weight: int
     tensors[0].mul_(2.0**of_x)
     tensors[2].mul_(2.0**of_weight)
     check_result(on_cpu(tensors, case), tensors, case)
+
+
+@pytest.mark.parametrize("form", LAYOUTS)
+@pytest.mark.parametrize("channels", [64, 512])
+def test_errors_have_no_direction(channels: int, form: str) -> None:
+    """A sum that is always a little too small passes every budget of one layer, and adds up over the layers of a model."""
+    draw = torch.Generator().manual_seed(1)
+    x, depthwise, pointwise = (
+        torch.rand(shape, generator=draw) + 0.5
+        for shape in ((1, channels, 24, 24), (channels, 1, 1, 1), (64, channels, 1, 1))
+    )
+    if form == "channels_last":
+        x = x.to(memory_format=torch.channels_last)
+    y = sepconv.separable_conv2d(x, depthwise, pointwise).double()
+    right = torch.conv2d((x * depthwise.view(1, -1, 1, 1)).double(), pointwise.double())
+    assert abs(((y - right) / right).mean()) < 5e-9
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], **by_dtype)

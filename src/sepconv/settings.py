@@ -66,6 +66,12 @@ def _switch(text: str) -> bool:
     return text == "1"
 
 
+def _mebibytes(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise ValueError("a whole number of MiB, such as 512, or 0")
+    return int(text)
+
+
 def default_cache_dir() -> Path:
     """The folder for compiled kernels and tuning records: $XDG_CACHE_HOME/sepconv or ~/.cache/sepconv.
 
@@ -111,7 +117,14 @@ HUGE_PAGES: Setting[bool] = Setting(
     _switch,
 )
 
-ALL: tuple[Setting[Any], ...] = (BACKEND, CACHE_DIR, CXX, ISA, HUGE_PAGES)
+KEEP_RESULTS: Setting[int] = Setting(
+    "SEPCONV_KEEP_RESULTS",
+    "the MiB of memory of large results on the CPU, in use or free, that are kept for later results: default 256; 0 keeps none",
+    256,
+    _mebibytes,
+)
+
+ALL: tuple[Setting[Any], ...] = (BACKEND, CACHE_DIR, CXX, ISA, HUGE_PAGES, KEEP_RESULTS)
 
 
 def cache_dir() -> Path:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sepconv import kernels, settings
+from sepconv.backends import results
 from sepconv.backends.eager import EagerBackend
 from sepconv.backends.threads import Threads, threads
 from sepconv.backends.workspace import workspace
@@ -84,10 +85,11 @@ class CpuBackend:
     def forget(self) -> None:
         _kernel.cache_clear()
         _FAILURES.clear()
+        results.forget()
 
     def forward(self, problem: Problem, config: object, operands: Operands, options: Options, device: Device) -> Tensor:
         assert isinstance(config, CpuConfig)
-        y = operands.x.new_empty_strided(problem.output_shape, problem.output_strides)
+        y = results.empty(operands.x, problem.output_shape, problem.output_strides)
         if y.numel():
             laid_out = _laid_out(problem, operands)
             if not _kernel(problem, config, device).run(laid_out, y):

@@ -202,7 +202,7 @@ def _workloads(names: Sequence[str], kinds: Sequence[Kind], every_layout: bool) 
 def _settle_pages(wanted: str) -> str:
     """Ask for these pages before PyTorch allocates anything; what came of it."""
     pages.ask_for(wanted)
-    found = pages.found()
+    found = pages.described()
     if not found.startswith(wanted):
         typer.echo(f"note: PyTorch's tensors lie in {found or 'unknown'} pages; {wanted} ones were asked for", err=True)
     return found
@@ -222,7 +222,7 @@ def _run(request: measure.Request) -> list[report.Row]:
         return gauge_of(roofline.unit_of(request.device, problem.dtype))
 
     first = gauge_for(request.workloads[0].entries[0].problem)
-    memory = f", PyTorch's tensors in {request.pages} pages" if request.pages else ""
+    memory = f", {pages.in_words(request.pages)}" if request.pages else ""
     head = f"{describe(request.device)}, torch {torch.__version__}{memory}\n{first.sample()}"
     out.print(head, soft_wrap=True, markup=False)
     rows: list[report.Row] = []

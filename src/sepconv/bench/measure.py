@@ -10,6 +10,7 @@ from torch import Tensor
 
 import sepconv
 from sepconv import dispatch
+from sepconv.backends import results
 from sepconv.bench import data, roofline
 from sepconv.bench.baselines import Call, Provider, yardstick
 from sepconv.bench.budget import Errors, budget, errors
@@ -161,7 +162,11 @@ def _check_all(request: Request, case: Case, peer_float32: str) -> tuple[list[_E
 
 
 def leave_nan_behind(case: Case) -> None:
-    """Free memory of the output's size full of NaN, which a fresh output is likely to get: unwritten places show."""
+    """Free memory of the output's size full of NaN, which a fresh output is likely to get: unwritten places show.
+
+    What was kept of earlier results is forgotten: there, what an earlier call wrote would look like this one's.
+    """
+    results.forget()
     poison = torch.full(case.problem.output_shape, math.nan, dtype=case.problem.dtype, device=case.device)
     del poison
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import torch
 
+from sepconv.backends import results
+
 _REPETITIONS = 3
 CUDA_METHOD = "torch.cuda.max_memory_allocated during one forward pass, less what was allocated before it"
 CPU_METHOD = "peak resident memory of the process (VmHWM) during one forward pass, less the resident memory before it"
@@ -64,7 +66,8 @@ def _cpu_growth(call: Callable[[], object]) -> int:
 
 
 def _give_back_free_memory() -> None:
-    """Hand freed heap memory back to the system, so that a call cannot hide in what an earlier one left behind."""
+    """Hand freed memory back to the system, so that a call cannot hide in what an earlier one left behind."""
+    results.forget()
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
         if trim is not None:

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import torch
 
+from sepconv import settings
+
 SWITCH = "THP_MEM_ALLOC_ENABLE"  # PyTorch's own; read at its first allocation, and never again
 HUGE, SMALL, KEPT = "huge", "small", "kept"
+NEW_RESULTS = "; new results"  # behind the pages, where sepconv keeps no memory of results
 _BYTES = 64 << 20
 _MOST_FAULTS = 16  # a fresh block of so many bytes has twice as many even in huge pages
 
@@ -16,6 +19,18 @@ _MOST_FAULTS = 16  # a fresh block of so many bytes has twice as many even in hu
 def ask_for(pages: str) -> None:
     """Set PyTorch's switch in this process, for HUGE or SMALL pages. Without effect after PyTorch's first allocation."""
     os.environ[SWITCH] = "1" if pages == HUGE else "0"
+
+
+def described() -> str:
+    """`found`, with NEW_RESULTS where that is so."""
+    return found() + ("" if settings.KEEP_RESULTS.read() else NEW_RESULTS)
+
+
+def in_words(text: str) -> str:
+    """What `described` said, to be read."""
+    pages, new, _ = text.partition(NEW_RESULTS)
+    parts = [f"PyTorch's tensors in {pages} pages"] * bool(pages) + ["sepconv's results in new memory"] * bool(new)
+    return ", ".join(parts)
 
 
 def found() -> str:

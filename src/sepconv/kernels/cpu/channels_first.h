@@ -20,10 +20,10 @@ inline void pack_row(const Call& call, long output, Operand* packed, Largest& la
   const long count = output < call.outputs ? call.middle() : 0;
   if constexpr (kUnits == Units::matrices) {
     packed += output / kBlock * kBlock * call.row();
-    for (long c = 0; c < call.depth(); c += kLanes) {
-      const Vector v = load_some(weights + c, count - c);
-      largest.see(v);
-      store_terms(packed + in_block(output % kBlock, c), kTermInBlock, v);
+    for (long c = 0; c < call.depth(); c += 2 * kLanes) {
+      const Vector first = load_some(weights + c, count - c), second = load_some(weights + c + kLanes, count - c - kLanes);
+      largest.see(first), largest.see(second);
+      store_exact_terms(packed + in_block(output % kBlock, c), kTermInBlock, first, second);
     }
   } else {
     packed += output * call.depth();
@@ -37,10 +37,8 @@ inline void prepare(const Call& call, const Workspace& space, const Member& memb
   long begin, end;
   if (!Workspace::weights_as_they_are(call)) {
     Largest largest;
-    member.share(round_up(call.outputs, kBlock), 1, begin, end);
-    for (long o = begin; o < end; ++o) {
-      pack_row(call, o, space.weights(), largest);
-    }
+    member.share(round_up(call.outputs, kBlock), kBlock, begin, end);
+    for (long o = begin; o < end; ++o) pack_row(call, o, space.weights(), largest);
     space.seen(member.number)->weights.see(largest);
   }
   member.share(call.pointwise_bias ? call.outputs : 0, 1, begin, end);
@@ -181,11 +179,9 @@ inline void multiply_tile(const Call& call, const Workspace& space, const Member
     const int rows = block_rows(end - o);
     const float* bias = call.pointwise_bias ? space.bias() + o : nullptr;
     Target target{nullptr, nullptr, plane, bias, call.pointwise_activation};
-    const float* sums = multiply_in_parts(rows, pixels, weights + o * row, result, depth, space.sums(member.number));
     for (long p = 0; p < pixels; p += kPanel) {
       const Operand* panel = result + p * row;
       const long place = places[p / kPanel];
-      target.sums = sums ? sums + p * kBlock : nullptr;
       if (place < 0) {
         multiply_apart(call, space, member, tile, p, rows, o, weights + o * row, panel, target);
         continue;

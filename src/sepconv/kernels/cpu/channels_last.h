@@ -108,9 +108,7 @@ inline void multiply_run(const Call& call, const Workspace& space, const Member&
     const Operand* a = space.result(member.number) + pixel * pitch;
     const long existing = std::min<long>(kPanel, end - o);
     Target target{nullptr, nullptr, call.outputs, call.pointwise_bias ? space.bias() + o : nullptr, call.pointwise_activation};
-    const float* sums = multiply_in_parts(count, existing, a, panel, depth, space.sums(member.number));
     for (long p = 0; p < count;) {
-      target.sums = sums ? sums + p * kPanel : nullptr;
       const int rows = block_rows(count - p);
       const long at = (first + p) * call.outputs + o;
       if (existing < kPanel) {

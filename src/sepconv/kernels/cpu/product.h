@@ -12,7 +12,6 @@ struct Target {
   long pitch;               // from one row to the next, of y and of the residual
   const float* bias;        // or null; of the first row (in channels_last: of the first column)
   Activate activation;
-  const float* sums = nullptr;  // of a block that was multiplied before (multiply_in_parts), in rows of kPanel; or null
 };
 
 // Sums run over so many products at most before they are added up: rounding errors grow with the length of a sum.
@@ -108,9 +107,6 @@ namespace sepconv {
 struct Session {
   Session() {}
 };
-
-// Vectors read their operands from the first-level cache often enough: nothing is multiplied before.
-inline const float* multiply_in_parts(long, long, const Operand*, const Operand*, long, float*) { return nullptr; }
 
 // One block of block_rows(...) rows over the first `vectors` vectors of a panel.
 template <int Block = kRows, int Vectors = kVectors>

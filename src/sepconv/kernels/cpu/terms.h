@@ -46,8 +46,21 @@ SEPCONV_INLINE void store_terms(Operand* p, long step, Vector v) {
   }
 }
 
+// The same for two vectors, the second behind the first; all their terms together hold them exactly. Ties go away from zero.
+SEPCONV_INLINE void store_exact_terms(Operand* p, long step, Vector first, Vector second) {
+#pragma GCC unroll 3
+  for (int t = 0; t < kTerms; ++t) {
+    const Bits low = reinterpret_cast<Bits>(first) + 0x8000, high = reinterpret_cast<Bits>(second) + 0x8000;
+    const Words term = every_second<1>(reinterpret_cast<Words>(low), reinterpret_cast<Words>(high));
+    std::memcpy(p + t * step, &term, sizeof term);
+    first -= reinterpret_cast<Vector>(low & 0xffff0000);
+    second -= reinterpret_cast<Vector>(high & 0xffff0000);
+  }
+}
+
 // The terms of two vectors lane by lane as pairs. Each but a single one is cut off, not rounded: half the instructions, and as
-// exact, since the next term holds the rest.
+// exact, since the next term holds the rest. For one operand only: with both cut off, the products that are left out would all
+// have the sign of the result (an Xception of 36 layers was 1.3e-6 off instead of 0.3e-6).
 SEPCONV_INLINE void store_pair_terms(Operand* p, long step, Vector first, Vector second) {
   if constexpr (kTerms == 1) return store_pairs(reinterpret_cast<BFloat16*>(p), first, second);
 #pragma GCC unroll 3

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #if defined(__AVX2__)
@@ -29,6 +30,7 @@ typedef float UnalignedVector __attribute__((vector_size(kVectorBytes), aligned(
 typedef std::int32_t Integers __attribute__((vector_size(kVectorBytes)));
 typedef std::uint32_t Bits __attribute__((vector_size(kVectorBytes)));
 typedef std::uint16_t Halves __attribute__((vector_size(kVectorBytes / 2)));
+typedef std::uint16_t Words __attribute__((vector_size(kVectorBytes)));
 
 SEPCONV_INLINE Vector fill(float value) { return value - Vector{}; }  // no -0.0 is lost, as with a sum
 
@@ -175,19 +177,21 @@ SEPCONV_INLINE Vector load_some(const T* p, long lanes) {
   return load_between(p, 0, lanes);
 }
 
-// Every second lane of two vectors, from the first on.
+// Every second lane of two vectors, from lane `First` on.
 #if defined(__clang__)
-template <int... Lane>
-SEPCONV_INLINE Vector every_second(Vector a, Vector b, std::integer_sequence<int, Lane...>) {
-  return __builtin_shufflevector(a, b, (2 * Lane)...);
+template <int First, typename V, int... Lane>
+SEPCONV_INLINE V every_second(V a, V b, std::integer_sequence<int, Lane...>) {
+  return __builtin_shufflevector(a, b, (2 * Lane + First)...);
 }
-SEPCONV_INLINE Vector every_second(Vector a, Vector b) {
-  return every_second(a, b, std::make_integer_sequence<int, kLanes>());
+template <int First, typename V>
+SEPCONV_INLINE V every_second(V a, V b) {
+  return every_second<First>(a, b, std::make_integer_sequence<int, int(sizeof(V) / sizeof a[0])>());
 }
 #else
-SEPCONV_INLINE Vector every_second(Vector a, Vector b) {
-  Integers lanes;
-  for (int i = 0; i < kLanes; ++i) lanes[i] = 2 * i;
+template <int First, typename V>
+SEPCONV_INLINE V every_second(V a, V b) {
+  std::conditional_t<sizeof a[0] == 4, Integers, Words> lanes;
+  for (int i = 0; i < int(sizeof(V) / sizeof a[0]); ++i) lanes[i] = 2 * i + First;
   return __builtin_shuffle(a, b, lanes);
 }
 #endif

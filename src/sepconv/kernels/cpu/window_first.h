@@ -81,7 +81,7 @@ class Patch {
   SEPCONV_INLINE void take_half_row(const Element* row, long first, long count, float* out) const {
     for (long j = 0; j < count; j += kLanes) {
       const long at = first + 2 * j, then = at + kLanes;
-      store(out + j, every_second(load_between(row + at, -at, call_.in_w - at), load_between(row + then, -then, call_.in_w - then)));
+      store(out + j, every_second<0>(load_between(row + at, -at, call_.in_w - at), load_between(row + then, -then, call_.in_w - then)));
     }
   }
 
@@ -160,26 +160,38 @@ SEPCONV_INLINE void slide(const Patch& of_tile, long first, const Taps& taps, lo
   }
 }
 
-// The columns before `end` of one output row of a window that is only known at run time, several vectors at a time.
-template <int Vectors = 8>
-SEPCONV_INLINE void slide_any(const Taps& taps, long count, const long* offsets, const float* inputs, long end, float* line) {
-  for (; end >= Vectors * kLanes; end -= Vectors * kLanes) {
-    const long v = end - Vectors * kLanes;
-    Vector sum[Vectors];
+// `Vectors` vectors of one output row of a window that is only known at run time.
+template <int Vectors>
+SEPCONV_INLINE void slide_block(const Taps& taps, long count, const long* offsets, const float* inputs, float* line) {
+  Vector sum[Vectors];
 #pragma GCC unroll 8
-    for (int j = 0; j < Vectors; ++j) sum[j] = fill(taps.bias);
-    for (long t = 0; t < count; ++t) {
-      const float* input = inputs + offsets[t] + v;
-      const float weight = taps.weight[t];
+  for (int j = 0; j < Vectors; ++j) sum[j] = fill(taps.bias);
+  for (long t = 0; t < count; ++t) {
+    const float* input = inputs + offsets[t];
+    const float weight = taps.weight[t];
 #pragma GCC unroll 8
-      for (int j = 0; j < Vectors; ++j) sum[j] += weight * load(input + j * kLanes);
-    }
-#pragma GCC unroll 8
-    for (int j = Vectors - 1; j >= 0; --j) {
-      store(line + v + j * kLanes, activate<kDepthwiseActivation>(sum[j], taps.activation));
-    }
+    for (int j = 0; j < Vectors; ++j) sum[j] += weight * load(input + j * kLanes);
   }
-  if constexpr (Vectors > 1) slide_any<Vectors / 2>(taps, count, offsets, inputs, end, line);
+#pragma GCC unroll 8
+  for (int j = Vectors - 1; j >= 0; --j) store(line + j * kLanes, activate<kDepthwiseActivation>(sum[j], taps.activation));
+}
+
+template <int Vectors>
+SEPCONV_INLINE void slide_some(long vectors, const Taps& taps, long count, const long* offsets, const float* inputs, float* line) {
+  if (vectors == Vectors) return slide_block<Vectors>(taps, count, offsets, inputs, line);
+  if constexpr (Vectors > 1) slide_some<Vectors - 1>(vectors, taps, count, offsets, inputs, line);
+}
+
+// One whole output row of such a window, in blocks of about one size: each sum waits for the one before it, so that a few
+// vectors left over would take as long as a block.
+template <int Most = 8>
+SEPCONV_INLINE void slide_any(const Taps& taps, long count, const long* offsets, const float* inputs, long vectors, Ahead ahead,
+                              long row, float* line) {
+  for (long blocks = (vectors + Most - 1) / Most; blocks > 0; --blocks) {
+    const long size = (vectors + blocks - 1) / blocks, v = (vectors -= size) * kLanes;
+    for (long j = 0; j < size; ++j) ahead.fetch(row, v + j * kLanes);
+    slide_some<Most>(size, taps, count, offsets, inputs + v, line + v);
+  }
 }
 
 // The same tap by tap without the padding: a weight that is inf or NaN must not meet a zero that is none of x's.
@@ -210,7 +222,7 @@ inline void slide_piece(const Call& call, const Piece& piece, const Patch& patch
   if constexpr (kAnyWindow) {
     for (; row < piece.rows; ++row, line += columns) {
       const float* inputs = patch.input(piece.input + row * call.stride_h, 0);
-      slide_any(taps, call.taps(), offsets, inputs, round_up(columns, kLanes), line);
+      slide_any(taps, call.taps(), offsets, inputs, (columns + kLanes - 1) / kLanes, ahead, row, line);
     }
   } else {
     const auto first = [&] { return piece.input + row * kStrideH; };

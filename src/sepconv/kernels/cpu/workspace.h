@@ -33,9 +33,8 @@ class Workspace {
     pieces_ = lines<Piece>(max_pieces());
     block_ = lines<Element>(2 * kBlock * kPanel);
     seen_ = lines<Seen>(1);
-    sums_ = kTerms > 1 ? lines<float>(round_up(tile, kPanel) * kBlock) : 0;  // kPanel and kBlock are alike where there are terms
     shared_ = bias_ + weights_ + taps_ + (call.shared ? result_ : 0);
-    own_ = (call.shared ? 0 : result_) + 2 * patch_ + kLines * line_ + own_taps_ + offsets_ + pieces_ + places_ + block_ + seen_ + sums_;
+    own_ = (call.shared ? 0 : result_) + 2 * patch_ + kLines * line_ + own_taps_ + offsets_ + pieces_ + places_ + block_ + seen_;
   }
 
   // Whether the product reads the weights where they lie: rows of float32, or pairs of bfloat16 that need no padding.
@@ -67,8 +66,6 @@ class Workspace {
   }
 
   Seen* seen(long thread) const { return own<Seen>(thread, behind_lines() + own_taps_ + offsets_ + pieces_ + places_ + block_); }
-
-  float* sums(long thread) const { return own<float>(thread, own_ - sums_); }
 
   long padded_middle() const { return round_up(call_.middle(), kLanes); }
   // Blocks for matrix units have no gaps; else an odd number of cache lines, so that neighbouring pixels do not compete for the same places in the cache.
@@ -106,7 +103,7 @@ class Workspace {
 
   const Call& call_;
   long bias_ = 0, weights_ = 0, taps_ = 0, result_ = 0, patch_ = 0, line_ = 0, own_taps_ = 0, offsets_ = 0, pieces_ = 0;
-  long places_ = 0, block_ = 0, seen_ = 0, sums_ = 0, shared_ = 0, own_ = 0;
+  long places_ = 0, block_ = 0, seen_ = 0, shared_ = 0, own_ = 0;
 };
 
 }  // namespace sepconv
