@@ -51,6 +51,8 @@ __device__ __forceinline__ void multiply_split_anew(Sums& sums, u32 weights, u32
   u32 w[Most + 1][4];
   load_fragment(w, weights + chunk * (kBlockOutputs / 16) * kFragmentBytes);
   const u64 d = describe(slot, kChunk * 128, 1024);
+#pragma unroll
+  for (int i = 0; i < (Most + 1) * 4; ++i) asm volatile("" : "+r"(w[i / 4][i % 4])::"memory");  // all written before the fence
   multiply_fence();
 #pragma unroll
   for (int both = Most; both >= Least; --both) {
@@ -119,7 +121,7 @@ __device__ __forceinline__ void product(const Call& call, u32 weights, u32 slots
 #pragma unroll
         for (int i = 0; i < kTogether; ++i, ring.next()) {
           barrier_wait(barriers.slot_full(ring.at), ring.parity);
-          multiply_fence();
+          if (!kSplitAnew) multiply_fence();
           const bool adds = (chunk + i) * kChunk % kLongestSum > 0;
           multiply_chunk<kTerms - 1, kTerms < 3 ? 0 : 1>(sums, weights, slots + ring.at * kSlotBytes, chunk + i, adds);
         }
@@ -130,7 +132,7 @@ __device__ __forceinline__ void product(const Call& call, u32 weights, u32 slots
             multiply_chunk<0, 0>(sums, weights, slots + again.at * kSlotBytes, chunk + i, true);
           }
         }
-        multiply_commit();
+        if (!kSplitAnew) multiply_commit();
         if (kSplitAnew) {
           release(barriers, first.at, thread);
         } else if (chunk > 0) {
@@ -142,7 +144,7 @@ __device__ __forceinline__ void product(const Call& call, u32 weights, u32 slots
         }
         before = first.at;
         if (kInParts && (chunk + kTogether) * kChunk % kLongestSum == 0 && chunk + kTogether < kChunks) {
-          multiply_wait<0>();
+          if (!kSplitAnew) multiply_wait<0>();
           held.take(sums);
         }
       }
