@@ -119,8 +119,8 @@ HUGE_PAGES: Setting[bool] = Setting(
 
 KEEP_RESULTS: Setting[int] = Setting(
     "SEPCONV_KEEP_RESULTS",
-    "the MiB of memory of large results on the CPU, in use or free, that are kept for later results: default 256; 0 keeps none",
-    256,
+    "the MiB of memory of large results on the CPU, in use or free, that are kept for later results: default 128; 0 keeps none",
+    128,
     _mebibytes,
 )
 
