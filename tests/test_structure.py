@@ -25,6 +25,7 @@ ORDER = (
     "tuning",
     "backends",
     "dispatch",
+    "plain",
     "ops",
     "arguments",
     "functional",

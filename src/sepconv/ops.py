@@ -22,6 +22,7 @@ from torch.autograd import forward_ad
 from sepconv import dispatch, reference
 from sepconv.device import describe, resolve_precision
 from sepconv.errors import CompilerError, StoreError
+from sepconv.plain import is_plain_call
 from sepconv.problem import (
     Activation,
     Epilogue,
@@ -65,7 +66,7 @@ def separable_conv(operands: Operands, options: Options, plan: dispatch.Plan | N
     """
     if plan is None and (torch.compiler.is_compiling() or torch._C._is_tracing()):
         return reference.forward(operands, options) if torch.onnx.is_in_onnx_export() else FORWARD(*operands, *options)
-    if _is_plain_call(operands):
+    if is_plain_call(operands):
         if plan is None:
             plan = _plan(operands, options, "forward")
         elif operands.x.is_cuda:
@@ -76,56 +77,12 @@ def separable_conv(operands: Operands, options: Options, plan: dispatch.Plan | N
 
 def call_again(operands: Operands, call: Call) -> Tensor:
     """The op on a call that is remembered: straight to the kernel where that is loaded and no layer of PyTorch has to see it."""
-    if call.direct is not None and _is_plain_call(operands):
+    if call.direct is not None and is_plain_call(operands):
         return call.direct(operands)
     y = separable_conv(operands, call.options, call.plan)
     if call.plan is not None:
         call.direct = call.plan.backend.direct_call(call.plan.problem, call.plan.config, call.plan.device)
     return y
-
-
-def _is_plain_call(operands: Operands) -> bool:
-    """Whether PyTorch's dispatcher would only pass this call on: plain tensors, no derivative, no mode, no profiler.
-
-    It passes it on in 15 us and more, which small layers feel (two convolutions of (1, 4, 8, 8): 50 us; 2 cores of a Xeon,
-    2026-11-29). The checks take 2 us.
-    """
-    c = torch._C
-    if (
-        c._are_functorch_transforms_active()
-        or c._len_torch_dispatch_stack()
-        or c._len_torch_function_stack()
-        or c._is_any_autocast_enabled()
-        or c._autograd._profiler_enabled()
-        or forward_ad._current_level >= 0
-    ):
-        return False
-    derivative = torch.is_grad_enabled()
-    for tensor in operands:
-        if tensor is not None and (
-            type(tensor) not in _PLAIN_TYPES
-            or c._dispatch_keys(tensor).raw_repr() not in _PLAIN_KEYS
-            or (derivative and tensor.requires_grad)
-        ):
-            return False
-    return True
-
-
-def _plain_keys() -> frozenset[int]:
-    """The dispatch keys of a plain dense tensor on the CPU or on CUDA, made inside or outside of inference mode."""
-    found = set()
-    for device in ("CPU", "CUDA"):
-        normal = [device, "ADInplaceOrView", f"Autograd{device}", f"Autocast{device}"]
-        for names in (normal, [device, f"Autocast{device}"]):
-            keys = torch._C.DispatchKeySet(torch._C.DispatchKey.Undefined)
-            for name in names:
-                keys = keys | torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name))
-            found.add(keys.raw_repr())
-    return frozenset(found)
-
-
-_PLAIN_KEYS = _plain_keys()
-_PLAIN_TYPES = (Tensor, torch.nn.Parameter)
 
 
 def problem_of(operands: Operands, options: Options, direction: str = "forward", kind: str | None = None) -> Problem:
@@ -215,7 +172,7 @@ def _plan(operands: Operands, options: Options, direction: str) -> dispatch.Plan
 
 def lasting_plan(operands: Operands, options: Options) -> dispatch.Plan | None:
     """The plan of a plain call, which hangs on nothing but the call itself and PyTorch's switch; None for any other call."""
-    return _plan(operands, options, "forward") if _is_plain_call(operands) else None
+    return _plan(operands, options, "forward") if is_plain_call(operands) else None
 
 
 def remember(key: Any, call: Call) -> None:
