@@ -281,19 +281,12 @@ def test_nothing_is_kept_where_the_user_says_so(monkeypatch: pytest.MonkeyPatch)
     assert not blocks()
 
 
-def test_a_pytorch_that_does_not_say_who_holds_a_storage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch._C, "_storage_Use_Count")
-    results._tells_who_holds.cache_clear()
-    try:
-        fresh()
-        assert not blocks()
-    finally:
-        monkeypatch.undo()
-        results._tells_who_holds.cache_clear()
-
-
-def test_a_pytorch_whose_counts_miss_a_holder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results.Block, "_state", lambda _: (1, 2))
+@pytest.mark.parametrize("what", ["no count", "a count that misses holders"])
+def test_a_pytorch_that_does_not_say_who_holds_a_storage(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if what == "no count":
+        monkeypatch.delattr(torch._C, "_storage_Use_Count")
+    else:
+        monkeypatch.setattr(results.Block, "_state", lambda _: (1, 2))
     results._tells_who_holds.cache_clear()
     try:
         fresh()

@@ -77,6 +77,7 @@ class CudaBackend:
         _FAILURES.clear()
 
     def forward(self, problem: Problem, config: object, operands: Operands, options: Options, device: Device) -> Tensor:
+        assert isinstance(config, CudaConfig)
         if not math.prod(problem.output_shape):
             return operands.x.new_empty_strided(problem.output_shape, problem.output_strides)
         return _kernel(problem, config, operands.x.device.index).compute(operands)
@@ -274,8 +275,7 @@ def _kernel(problem: Problem, config: CudaConfig, device: int) -> Kernel:
     call.parts = min(rows, max(problem.batch, clusters // strips)) if config.rolls else rows
     call.rows_of_part, call.longer_parts = divmod(rows, call.parts)
     item = problem.dtype.itemsize
-    box_rows = 1 if config.rolls else (1, *problem.kernel_size)[-2]
-    x_box = (hopper.part(problem), box_rows, hopper.box_columns(problem))
+    x_box = (hopper.part(problem), hopper.box_rows(problem, config.rolls), hopper.box_columns(problem))
     _encode(call.x_map, problem, problem.in_channels, problem.in_size, x_box)
     y_box = (64, 1, 128 // item) if problem.layout == CHANNELS_FIRST else (128 // item, 1, 64)
     _encode(call.y_map, problem, problem.out_channels, problem.out_size, y_box, _SWIZZLE_128)

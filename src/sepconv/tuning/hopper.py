@@ -46,15 +46,15 @@ def terms(problem: Problem) -> int:
 def longest_sum(problem: Problem, rolls: bool) -> int:
     """Over how many channels the kernel adds up.
 
-    Of three terms 64 at a time: more, and what the matrix units cut off is too much of the error budget. Longer sums take
-    registers that are free only where the depthwise step keeps no rows.
+    Of three terms 64 at most in the matrix units: of more, what these cut off is too much of the error budget. Longer sums are
+    added up in registers, which are free only where the depthwise step keeps no rows (kernels/cuda/product.cuh).
     """
     return 64 if terms(problem) == 3 and (rolls or _channels_last(problem)) else 256
 
 
 def shared_bytes(problem: Problem, config: CudaConfig) -> int:
     """The shared memory of a block; mirrors kSharedBytes in kernels/cuda/problem.cuh."""
-    kernel_h, kernel_w = (1, *problem.kernel_size)[-2:]
+    kernel_h, kernel_w = window_rows(problem), problem.kernel_size[-1]
     own = own_channels(problem, config.cluster)
     if terms(problem) == 3 and not config.rolls and not _channels_last(problem):  # as float32
         weights = own * config.cluster * config.outputs * 4
@@ -101,7 +101,7 @@ def configuration(problem: Problem) -> CudaConfig | None:
 
 
 def _can_roll(problem: Problem, cluster: int) -> bool:
-    kept = (1, *problem.kernel_size)[-2] - 1
+    kept = window_rows(problem) - 1
     return kept > 0 and kept * own_channels(problem, cluster) <= MOST_KEPT
 
 
@@ -135,12 +135,21 @@ def _with_more_stages(problem: Problem, config: CudaConfig) -> CudaConfig:
 
 
 def _stage_bytes(problem: Problem, rolls: bool) -> int:
-    rows = 1 if rolls else (1, *problem.kernel_size)[-2]
-    return _up(part(problem) * rows * box_columns(problem) * problem.dtype.itemsize, 128)
+    return _up(part(problem) * box_rows(problem, rolls) * box_columns(problem) * problem.dtype.itemsize, 128)
 
 
 def _slot_bytes(problem: Problem) -> int:
     return terms(problem) * chunk(problem) * TILE * 2
+
+
+def window_rows(problem: Problem) -> int:
+    """The rows of the window; in 1-D there is one."""
+    return (1, *problem.kernel_size)[-2]
+
+
+def box_rows(problem: Problem, rolls: bool) -> int:
+    """The rows that are loaded at a time."""
+    return 1 if rolls else window_rows(problem)
 
 
 def box_columns(problem: Problem) -> int:

@@ -40,7 +40,8 @@ SEPCONV_INLINE void fetch(const BFloat16* step, int product) {
   for (int i = 0; i < kLines; ++i) __builtin_prefetch(step + (product * kLines + i) * kLine, 0, 3);
 }
 
-// The sums of one block over [begin, end) of the depth, added to what is there unless they are fresh. Two says whether there is a second tile of rows, and of columns.
+// The sums of one block over [begin, end) of the depth, added to what is there unless they are fresh. Two says whether there is a
+// second tile of rows, and of columns.
 template <bool TwoRows, bool TwoColumns>
 SEPCONV_INLINE void multiply_tiles(const BFloat16* a, const BFloat16* b, long begin, long end, bool fresh, float* sums) {
   constexpr int kDepthBytes = kDepthStep * 2;  // of a row of a block
@@ -94,8 +95,8 @@ inline void multiply_part(long rows, long vectors, const BFloat16* a, const BFlo
 constexpr long kLongestSum = 512;
 
 // One part of the depth after the other, from 0 on.
-inline void add_part(long rows, long vectors, const BFloat16* a, const BFloat16* b, long begin, long end, long depth, float* sums) {
-  if (begin == 0 || kTerms < 3 || depth <= kLongestSum) return multiply_part(rows, vectors, a, b, begin, end, begin == 0, sums);
+inline void add_part(long rows, long vectors, const BFloat16* a, const BFloat16* b, long begin, long end, float* sums) {
+  if (begin == 0 || kTerms < 3) return multiply_part(rows, vectors, a, b, begin, end, begin == 0, sums);
   alignas(64) float part[kBlock * kPanel];
   multiply_part(rows, vectors, a, b, begin, end, true, part);
   for (long i = 0; i < kPanel * (rows < kBlock ? rows : kBlock); i += kLanes) store(sums + i, load(sums + i) + load(part + i));
@@ -107,7 +108,7 @@ inline void multiply_block(int rows, long vectors, const BFloat16* a, long, cons
                            const Target& target) {
   alignas(64) float sums[kBlock * kPanel];
   for (long k = 0; k < depth; k += kLongestSum) {
-    add_part(rows, vectors, a, b, k, depth - k < kLongestSum ? depth : k + kLongestSum, depth, sums);
+    add_part(rows, vectors, a, b, k, depth - k < kLongestSum ? depth : k + kLongestSum, sums);
   }
   for (int i = 0; i < rows; ++i) {
     for (int j = 0; j < vectors; ++j) finish(load(sums + i * kPanel + j * kLanes), target, i, j * kLanes);

@@ -1,5 +1,5 @@
 // What a kernel is compiled for, and what follows from it: sizes of tiles and rings, and the plan of shared memory.
-// All values come from `sepconv.backends.cuda`, which mirrors none of the arithmetic but kSharedBytes (a test compares them).
+// All values come from `sepconv.backends.cuda`; `sepconv.tuning.hopper` mirrors what leads to kSharedBytes (a test compares them).
 #pragma once
 
 #include "ptx.cuh"

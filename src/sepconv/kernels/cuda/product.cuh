@@ -12,9 +12,10 @@ namespace sepconv {
 // are added up in parts, in other registers.
 constexpr int kLongestSum = kTerms < 3 ? 256 : kManyRegisters ? 32 : 64;
 constexpr bool kInParts = kChunks * kChunk > kLongestSum;
+static_assert(!kInParts || kSplitAnew, "nothing else takes sums out of the matrix units in between");
 // Where there are registers to spare, results wait in them, and are written while the next tile is multiplied.
 constexpr bool kWait = kManyRegisters && !kInParts && kBlocks == 1 && (kStaged == 0 || kStaged == kBoxes);
-static_assert(kManyRegisters || (!kInParts && kBlocks == 1), "too few registers");
+static_assert(kManyRegisters || kBlocks == 1, "too few registers");
 
 // How many chunks are multiplied together: the small products of all of them come first. Each sum that is added to cuts off
 // what does not fit, so where float32 is wanted in full few of them should be large.
@@ -132,19 +133,20 @@ __device__ __forceinline__ void product(const Call& call, u32 weights, u32 slots
             multiply_chunk<0, 0>(sums, weights, slots + again.at * kSlotBytes, chunk + i, true);
           }
         }
-        if (!kSplitAnew) multiply_commit();
         if (kSplitAnew) {
           release(barriers, first.at, thread);
-        } else if (chunk > 0) {
-          multiply_wait<1>();
-          release(barriers, before, thread);
+        } else {
+          multiply_commit();
+          if (chunk > 0) {
+            multiply_wait<1>();
+            release(barriers, before, thread);
+          }
         }
         if constexpr (kWait) {
           if (waiting.row >= 0) results.put_step(held.of_block[0], chunk / kTogether, kChunks / kTogether, waiting);
         }
         before = first.at;
         if (kInParts && (chunk + kTogether) * kChunk % kLongestSum == 0 && chunk + kTogether < kChunks) {
-          if (!kSplitAnew) multiply_wait<0>();
           held.take(sums);
         }
       }

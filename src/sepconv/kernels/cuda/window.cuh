@@ -23,7 +23,7 @@ struct Kept {
   float v[kAtOnce][kKept > 0 ? kKept : 1][kPixels];
 };
 
-// One row of taps on one row of input, added to four pixels.
+// One row of taps on one row of input, added to neighbouring pixels.
 __device__ __forceinline__ void add_row(float (&sum)[kPixels], const float (&tap)[kTapRow], const float (&v)[kRead]) {
 #pragma unroll
   for (int k = 0; k < kKernelW; ++k) {
