@@ -8,6 +8,7 @@ from cuda_cases import A_LAST, PRECISIONS, SHAPES, A, B, Shape
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sepconv.problem import CHANNELS_FIRST
 from sepconv.tuning import hopper
 from sepconv.tuning.hopper import CudaConfig
 
@@ -16,16 +17,19 @@ def check(shape: Shape, dtype: torch.dtype, precision: str) -> None:
     problem = shape.problem(dtype, precision)
     config = hopper.configuration(problem)
     if config is None:
-        smallest = CudaConfig(1, 128, False, 1, 1, 0)
-        too_many = shape.outputs > 512 or shape.channels > hopper.longest_sum(problem, rolls=False)
-        assert too_many or hopper.shared_bytes(problem, smallest) > hopper.SHARED_BYTES / 3
+        smallest = CudaConfig(1, 128, False, 1, 1, 0, 1, 64)  # which holds the operand of less than a tile
+        streams = shape.channels * dtype.itemsize % 16 == 0 and shape.layout == CHANNELS_FIRST
+        too_many = not streams and (shape.outputs > 512 or shape.channels > 64)
+        assert too_many or shape.channels > 256 or hopper.shared_bytes(problem, smallest) > hopper.SHARED_BYTES / 3
         return
-    assert config.cluster * config.outputs >= shape.outputs
+    assert config.weight_stages or config.cluster * config.outputs >= shape.outputs
     assert hopper.shared_bytes(problem, config) <= hopper.SHARED_BYTES
-    assert config.slots % config.cluster == 0
+    chunks = hopper.own_channels(problem, config.cluster) // hopper.chunk(problem) * config.cluster
+    stays = config.weight_stages > 0 or config.outputs > hopper.PASS  # the operand of a tile, for several passes
+    assert config.slots % (chunks if stays else config.cluster) == 0
     assert config.slots >= config.cluster
     assert config.stages >= 2
-    boxes = hopper.TILE * dtype.itemsize // 128
+    boxes = config.tile * dtype.itemsize // 128
     assert config.staged == 0 or boxes % config.staged == 0
 
 
@@ -43,9 +47,19 @@ def test_any_configuration_fits(
 
 
 def test_it_says_what_it_is() -> None:
-    one, four = CudaConfig(1, 128, True, 6, 8, 4), CudaConfig(4, 128, False, 3, 8, 0)
-    assert str(one) == "single blocks of 128 output channels, rolling rows, 6 stages, 8 slots, 4 boxes staged"
-    assert str(four) == "clusters of 4 blocks of 128 output channels, whole windows, 3 stages, 8 slots, 0 boxes staged"
+    one, four = CudaConfig(1, 128, True, 6, 8, 4), CudaConfig(4, 128, False, 3, 8, 0, tile=64)
+    stream = CudaConfig(1, 128, False, 4, 16, 0, 3)
+    assert str(one) == (
+        "single blocks of 128 output channels, tiles of 128 pixels, rolling rows, 6 stages, 8 slots, 4 boxes staged"
+    )
+    assert str(four) == (
+        "clusters of 4 blocks of 128 output channels, tiles of 64 pixels, whole windows, 3 stages, 8 slots, "
+        "0 boxes staged"
+    )
+    assert str(stream) == (
+        "single blocks of all output channels, 3 parts of weights that stream, tiles of 128 pixels, whole windows, "
+        "4 stages, 16 slots, 0 boxes staged"
+    )
 
 
 def test_the_terms_follow_precision_and_dtype() -> None:

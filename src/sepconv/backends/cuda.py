@@ -123,7 +123,7 @@ def _limits(problem: Problem) -> list[tuple[bool, str]]:
             channels_last or max(padding_w, kernel_w - 1 - padding_w) <= lead,
             f"reaches {lead} columns to each side at most",
         ),
-        (hopper.box_columns(problem) <= MOST_BOX, f"loads at most {MOST_BOX} columns at a time"),
+        (hopper.box_columns(problem, hopper.TILE) <= MOST_BOX, f"loads at most {MOST_BOX} columns at a time"),
         *(
             (n * size % ROW_BYTES == 0, f"{name} of {n * size} bytes are no multiple of {ROW_BYTES}")
             for name, n in runs.items()
@@ -159,6 +159,8 @@ def build(problem: Problem, config: CudaConfig) -> nvrtc.Build:
         "STAGES": config.stages,
         "SLOTS": config.slots,
         "STAGED": config.staged,
+        "WEIGHT_STAGES": config.weight_stages,
+        "TILE": config.tile,
     }
     return nvrtc.Build(
         "forward", SOURCES / "forward.cu", tuple((f"SEPCONV_{k}", v) for k, v in defines.items()), "sm_90a"
@@ -183,6 +185,7 @@ class Call(ctypes.Structure):
     _fields_ = (
         ("x_map", TensorMap),
         ("y_map", TensorMap),
+        ("weight_map", TensorMap),
         *((name, ctypes.c_void_p) for name in (*Operands._fields[:5], "y")),
         *((name, ctypes.c_int) for name in ("parts", "rows_of_part", "longer_parts")),
     )
@@ -197,7 +200,8 @@ def _aligned(size: int) -> tuple[Any, int]:
 class _Block(threading.local):
     """The parameter of one kernel, for each thread its own: the driver copies it when it launches, so it is used again."""
 
-    def __init__(self, template: bytes) -> None:
+    def __init__(self, template: bytes, streams: bool) -> None:
+        self.streams = streams
         self._memory, self.address = _aligned(len(template))
         ctypes.memmove(self.address, template, len(template))
         self.call = Call.from_address(self.address)
@@ -211,6 +215,11 @@ class _Block(threading.local):
             _check(driver.cuTensorMapReplaceAddress(self.address, x), "a tensor map")
         if call.y != y:
             _check(driver.cuTensorMapReplaceAddress(self.address + Call.y_map.offset, y), "a tensor map")
+        if self.streams and call.pointwise_weight != pointwise_weight:
+            _check(
+                driver.cuTensorMapReplaceAddress(self.address + Call.weight_map.offset, pointwise_weight),
+                "a tensor map",
+            )
         call.x, call.y = x, y
         call.depthwise_weight, call.pointwise_weight = depthwise_weight, pointwise_weight
         call.depthwise_bias, call.pointwise_bias = depthwise_bias, pointwise_bias
@@ -269,18 +278,21 @@ def _kernel(problem: Problem, config: CudaConfig, device: int) -> Kernel:
         _check(driver.cuModuleGetFunction(ctypes.byref(function), module, b"sepconv_forward"), "loading a kernel")
         _check(driver.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, shared), "shared memory")
         clusters = _most_clusters(function, config.cluster, shared, device)
-    strips, rows = math.ceil(problem.out_size[-1] / hopper.TILE), problem.batch * math.prod(problem.out_size[:-1])
+    strips, rows = math.ceil(problem.out_size[-1] / config.tile), problem.batch * math.prod(problem.out_size[:-1])
     call = Call()
     # Where rows are kept, a part begins with the rows above its first one: few long parts load less, but each block needs one.
     call.parts = min(rows, max(problem.batch, clusters // strips)) if config.rolls else rows
     call.rows_of_part, call.longer_parts = divmod(rows, call.parts)
     item = problem.dtype.itemsize
-    x_box = (hopper.part(problem), hopper.box_rows(problem, config.rolls), hopper.box_columns(problem))
-    _encode(call.x_map, problem, problem.in_channels, problem.in_size, x_box)
+    x_box = (hopper.part(problem), hopper.box_rows(problem, config.rolls), hopper.box_columns(problem, config.tile))
+    _encode_images(call.x_map, problem, problem.in_channels, problem.in_size, x_box)
     y_box = (64, 1, 128 // item) if problem.layout == CHANNELS_FIRST else (128 // item, 1, 64)
-    _encode(call.y_map, problem, problem.out_channels, problem.out_size, y_box, _SWIZZLE_128)
+    _encode_images(call.y_map, problem, problem.out_channels, problem.out_size, y_box, _SWIZZLE_128)
+    if config.weight_stages:
+        weight_box = (hopper.weight_part(problem, config), config.outputs)
+        _encode(call.weight_map, problem.dtype, (problem.in_channels, problem.out_channels), weight_box, _SWIZZLE_128)
     grid = config.cluster * min(clusters, strips * call.parts)
-    block = _Block(bytes(call))
+    block = _Block(bytes(call), streams=config.weight_stages > 0)
     return Kernel(function, block, grid, shared, device, problem.output_shape, problem.output_strides, problem.layout)
 
 
@@ -289,13 +301,17 @@ def _laid_out(operands: Operands, layout: str) -> Operands:
     x, depthwise_weight, pointwise_weight, depthwise_bias, pointwise_bias, residual = operands
     x = x.contiguous(memory_format=torch.channels_last if layout == CHANNELS_LAST else torch.contiguous_format)
     return Operands(
-        x if x.data_ptr() % ROW_BYTES == 0 else x.clone(),
+        _aligned_16(x),
         depthwise_weight.contiguous(),
-        pointwise_weight.contiguous(),
+        _aligned_16(pointwise_weight.contiguous()),
         None if depthwise_bias is None else depthwise_bias.contiguous(),
         None if pointwise_bias is None else pointwise_bias.contiguous(),
         residual,
     )
+
+
+def _aligned_16(tensor: Tensor) -> Tensor:
+    return tensor if tensor.data_ptr() % ROW_BYTES == 0 else tensor.clone()
 
 
 _FAILURES: dict[nvrtc.Build, str] = {}
@@ -329,7 +345,7 @@ def _check(status: int, what: str) -> None:
         )
 
 
-def _encode(
+def _encode_images(
     tensor_map: TensorMap,
     problem: Problem,
     channels: int,
@@ -337,22 +353,30 @@ def _encode(
     box: tuple[int, int, int],
     swizzle: int = 0,
 ) -> None:
-    """A dense tensor in boxes of so many (channels, rows, columns); the address comes with each call."""
-    item, (rows, columns) = problem.dtype.itemsize, (1, *size)[-2:]
-    sizes, boxes = [columns, rows, channels], [box[2], box[1], box[0]]  # the innermost first
+    """A dense x or y in boxes of so many (channels, rows, columns)."""
+    rows, columns = (1, *size)[-2:]
+    sizes, boxes = (columns, rows, channels), (box[2], box[1], box[0])
     if problem.layout == CHANNELS_LAST:
-        sizes, boxes = [channels, columns, rows], [box[0], box[2], box[1]]
-    strides = list(itertools.accumulate(sizes, operator.mul, initial=item))[1:]
+        sizes, boxes = (channels, columns, rows), (box[0], box[2], box[1])
+    _encode(tensor_map, problem.dtype, (*sizes, problem.batch), (*boxes, 1), swizzle)
+
+
+def _encode(
+    tensor_map: TensorMap, dtype: torch.dtype, sizes: tuple[int, ...], box: tuple[int, ...], swizzle: int
+) -> None:
+    """A dense tensor in boxes, the innermost axis first; the address comes with each call."""
+    rank = len(sizes)
+    strides = list(itertools.accumulate(sizes[:-1], operator.mul, initial=dtype.itemsize))[1:]
     _memory, address = _aligned(ctypes.sizeof(TensorMap))
     status = _driver().cuTensorMapEncodeTiled(
         ctypes.c_void_p(address),
-        _TENSOR_TYPES[problem.dtype],
-        4,
+        _TENSOR_TYPES[dtype],
+        rank,
         ctypes.c_void_p(ROW_BYTES * 64),  # any address that is aligned
-        (ctypes.c_uint64 * 4)(*sizes, problem.batch),
-        (ctypes.c_uint64 * 3)(*strides),
-        (ctypes.c_uint32 * 4)(*boxes, 1),
-        (ctypes.c_uint32 * 4)(1, 1, 1, 1),
+        (ctypes.c_uint64 * rank)(*sizes),
+        (ctypes.c_uint64 * len(strides))(*strides),
+        (ctypes.c_uint32 * rank)(*box),
+        (ctypes.c_uint32 * rank)(*[1] * rank),
         0,
         swizzle,
         _PROMOTE_128,

@@ -1,5 +1,7 @@
 """How the kernel for Hopper runs a problem: one configuration, by the shared memory that its parts take."""
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -7,7 +9,7 @@ import torch
 from sepconv.problem import CHANNELS_LAST, Problem
 
 SHARED_BYTES = 227 << 10  # what a block may have
-TILE = 128  # as in kernels/cuda/problem.cuh
+TILE, PASS = 128, 128  # pixels of a tile, output channels that are computed together: kernels/cuda/problem.cuh
 MOST_KEPT = 128  # channels, times rows that are kept in registers
 
 _TERMS = {"ieee": 3, "high": 2, "tf32": 2}
@@ -20,7 +22,8 @@ class CudaConfig:
     `cluster` blocks of `outputs` output channels each share the depthwise step. With `rolls` each input row is loaded once, and
     what it adds to output rows further down is kept in registers. `stages` parts of input and `slots` chunks of the product's
     operand are under way; `staged` boxes of results of 128 bytes by 64 rows are written by way of shared memory at a time, by
-    each half of a block (0: results are written from registers).
+    each half of a block (0: results are written from registers). With `weight_stages` a block computes all output channels, and
+    the pointwise weights stream through it for each tile, so many parts at a time (0: they stay). A `tile` is so many pixels.
     """
 
     cluster: int
@@ -29,11 +32,16 @@ class CudaConfig:
     stages: int
     slots: int
     staged: int
+    weight_stages: int = 0
+    tile: int = TILE
 
     def __str__(self) -> str:
         blocks = f"clusters of {self.cluster} blocks" if self.cluster > 1 else "single blocks"
+        share = f"{self.outputs} output channels"
+        if self.weight_stages:
+            share = f"all output channels, {self.weight_stages} parts of weights that stream"
         return (
-            f"{blocks} of {self.outputs} output channels, {'rolling rows' if self.rolls else 'whole windows'}, "
+            f"{blocks} of {share}, tiles of {self.tile} pixels, {'rolling rows' if self.rolls else 'whole windows'}, "
             f"{self.stages} stages, {self.slots} slots, {self.staged} boxes staged"
         )
 
@@ -43,27 +51,49 @@ def terms(problem: Problem) -> int:
     return _TERMS[problem.precision] if problem.dtype is torch.float32 else 1
 
 
-def longest_sum(problem: Problem, rolls: bool) -> int:
+def _most_channels(problem: Problem, rolls: bool, streams: bool) -> int:
     """Over how many channels the kernel adds up.
 
-    Of three terms 64 at most in the matrix units: of more, what these cut off is too much of the error budget. Longer sums are
-    added up in registers, which are free only where the depthwise step keeps no rows (kernels/cuda/product.cuh).
+    What matrix units cut off of longer sums is too much of the error budget of float32: of three terms 64 channels, of two 256.
+    They are added up in registers where these are free and weights are split anew (kernels/cuda/product.cuh).
     """
-    return 64 if terms(problem) == 3 and (rolls or _channels_last(problem)) else 256
+    if terms(problem) == 1 or (streams and not _channels_last(problem)):
+        return 1 << 20
+    if terms(problem) == 2:
+        return 256
+    return 64 if rolls or _channels_last(problem) else 1 << 20
 
 
 def shared_bytes(problem: Problem, config: CudaConfig) -> int:
     """The shared memory of a block; mirrors kSharedBytes in kernels/cuda/problem.cuh."""
     kernel_h, kernel_w = window_rows(problem), problem.kernel_size[-1]
     own = own_channels(problem, config.cluster)
-    if terms(problem) == 3 and not config.rolls and not _channels_last(problem):  # as float32
-        weights = own * config.cluster * config.outputs * 4
-    else:
-        weights = terms(problem) * _up(own * config.cluster, 64) // 64 * config.outputs * 128
+    weights = _weight_bytes(problem, config, own * config.cluster)
+    biases = _up(problem.out_channels, PASS) if config.weight_stages else config.outputs
+    biases *= problem.epilogue.pointwise_bias
     taps = own * kernel_h * (kernel_w + 1 if _channels_last(problem) else kernel_w // 4 * 4 + 4) * 4
-    rings = config.slots * _slot_bytes(problem) + config.stages * _stage_bytes(problem, config.rolls)
-    barriers = 16 * (config.stages + config.slots)
-    return weights + rings + 2 * config.staged * 64 * 128 + taps + config.outputs * 4 + barriers + 1024
+    rings = config.slots * _slot_bytes(problem, config) + config.stages * _stage_bytes(problem, config)
+    barriers = 16 * (config.stages + config.slots + config.weight_stages)
+    return weights + rings + 2 * config.staged * 64 * 128 + taps + biases * 4 + barriers + 1024
+
+
+def _weight_bytes(problem: Problem, config: CudaConfig, channels: int) -> int:
+    part = config.outputs * 128
+    if config.weight_stages:
+        return config.weight_stages * part
+    parts = math.ceil(channels / weight_part(problem, config))
+    return parts * part * (1 if split_anew(problem, config) else terms(problem))
+
+
+def split_anew(problem: Problem, config: CudaConfig) -> bool:
+    """Whether weights are float32 in shared memory, and are split when they are multiplied."""
+    least = 2 if config.weight_stages else 3
+    return terms(problem) >= least and not config.rolls and not _channels_last(problem)
+
+
+def weight_part(problem: Problem, config: CudaConfig) -> int:
+    """The channels of a part of the weights: 128 bytes of each output channel."""
+    return 32 if split_anew(problem, config) else 64
 
 
 def chunk(problem: Problem) -> int:
@@ -82,22 +112,52 @@ def own_channels(problem: Problem, cluster: int) -> int:
 
 
 def configuration(problem: Problem) -> CudaConfig | None:
-    """The configuration for a problem; None where shared memory or registers have no room for it.
-
-    Wanted are rows that are loaded once, many slots, then that all boxes are staged at once, then stages.
-    """
-    for rolls in (True, False):
-        for outputs in _block_outputs(problem, rolls):
-            cluster = next((size for size in (1, 2, 4) if problem.out_channels <= size * outputs), 0)
-            if not cluster or problem.in_channels > longest_sum(problem, rolls):
-                continue
-            if rolls and not _can_roll(problem, cluster):
-                continue
-            for staged, slots, stages in _wishes(problem, cluster):
-                config = CudaConfig(cluster, outputs, rolls, stages, slots, staged)
-                if shared_bytes(problem, config) <= SHARED_BYTES:
-                    return _with_more_stages(problem, config)
+    """The configuration for a problem: the best that shared memory and registers have room for, or None."""
+    for config in _wanted(problem):
+        if shared_bytes(problem, config) <= SHARED_BYTES:
+            return _with_more_stages(problem, config)
     return None
+
+
+def _wanted(problem: Problem) -> Iterator[CudaConfig]:
+    """Configurations for a problem, the best first.
+
+    Rows that are loaded once come before whole windows; weights that stay in one block before weights that stream, and these
+    before clusters, whose blocks wait for one another.
+    """
+    yield from _resident(problem, rolls=True)
+    yield from (config for config in _resident(problem, rolls=False) if config.cluster == 1)
+    if _can_stream(problem):
+        yield from _streaming(problem)
+    yield from _resident(problem, rolls=False)
+
+
+def _resident(problem: Problem, rolls: bool) -> Iterator[CudaConfig]:
+    """The weights stay in one block, or in those of a cluster."""
+    if problem.in_channels > _most_channels(problem, rolls, streams=False):
+        return
+    for outputs in _block_outputs(problem, rolls):
+        cluster = next((size for size in (1, 2, 4) if problem.out_channels <= size * outputs), 0)
+        if not cluster or (rolls and not _can_roll(problem, cluster)):
+            continue
+        for staged, slots, stages in _wishes(problem, cluster, outputs):
+            yield CudaConfig(cluster, outputs, rolls, stages, slots, staged)
+
+
+def _streaming(problem: Problem) -> Iterator[CudaConfig]:
+    """The weights stream through single blocks; the operand of a whole tile stays for all output channels."""
+    chunks = math.ceil(problem.in_channels / chunk(problem))
+    sizes = (
+        (TILE, TILE // 2) if terms(problem) < 3 else (TILE // 2,)
+    )  # there are no registers for three terms of a whole tile
+    for tile in sizes:
+        for tiles, weight_stages, stages in ((2, 3, 4), (1, 3, 4), (1, 2, 4), (1, 2, 2)):
+            yield CudaConfig(1, PASS, False, stages, tiles * chunks, 0, weight_stages, tile)
+
+
+def _can_stream(problem: Problem) -> bool:
+    row = problem.in_channels * problem.dtype.itemsize  # which the copy engine takes in whole 16 bytes
+    return not _channels_last(problem) and row % 16 == 0
 
 
 def _can_roll(problem: Problem, cluster: int) -> bool:
@@ -106,16 +166,19 @@ def _can_roll(problem: Problem, cluster: int) -> bool:
 
 
 def _block_outputs(problem: Problem, rolls: bool) -> tuple[int, ...]:
-    """The output channels of a block, the best first: more take registers that rows or another channel would need."""
-    if problem.dtype.itemsize == 2 and problem.out_channels > 128 and not rolls and not _channels_last(problem):
-        return (256, 128)
-    return (128,)
+    """The output channels of a block, the best first: 256 take two passes over the operand of a tile, which stays for both."""
+    if problem.dtype.itemsize == 2 and problem.out_channels > PASS and not rolls and not _channels_last(problem):
+        return (2 * PASS, PASS)
+    return (PASS,)
 
 
-def _wishes(problem: Problem, cluster: int) -> list[tuple[int, int, int]]:
+def _wishes(problem: Problem, cluster: int, outputs: int) -> list[tuple[int, int, int]]:
     """Boxes staged, slots and stages, the best first. With channels last a slot is four times as large."""
     boxes = TILE * problem.dtype.itemsize // 128
     half = max(1, boxes // 2)
+    if outputs > PASS:
+        slots = own_channels(problem, cluster) // chunk(problem) * cluster
+        return [(0, slots, 4), (0, slots, 2)]
     if _channels_last(problem):
         found = [(boxes, 2, 4), (half, 2, 4), (half, 2, 3), (0, 2, 2), (half, 1, 3), (0, 1, 2)]
         return [(staged, slots * cluster, stages) for staged, slots, stages in found]
@@ -128,18 +191,19 @@ def _wishes(problem: Problem, cluster: int) -> list[tuple[int, int, int]]:
 def _with_more_stages(problem: Problem, config: CudaConfig) -> CudaConfig:
     """As many stages as there is room for, twelve at most; the even number below, for two teams (kernels/cuda/problem.cuh)."""
     room = SHARED_BYTES - shared_bytes(problem, config)
-    stages = min(12, config.stages + room // (_stage_bytes(problem, config.rolls) + 16))
+    stages = min(12, config.stages + room // (_stage_bytes(problem, config) + 16))
     if not _channels_last(problem) and stages > 3:
         stages -= stages % 2
     return replace(config, stages=max(stages, config.stages))
 
 
-def _stage_bytes(problem: Problem, rolls: bool) -> int:
-    return _up(part(problem) * box_rows(problem, rolls) * box_columns(problem) * problem.dtype.itemsize, 128)
+def _stage_bytes(problem: Problem, config: CudaConfig) -> int:
+    box = part(problem) * box_rows(problem, config.rolls) * box_columns(problem, config.tile)
+    return _up(box * problem.dtype.itemsize, 128)
 
 
-def _slot_bytes(problem: Problem) -> int:
-    return terms(problem) * chunk(problem) * TILE * 2
+def _slot_bytes(problem: Problem, config: CudaConfig) -> int:
+    return terms(problem) * chunk(problem) * config.tile * 2
 
 
 def window_rows(problem: Problem) -> int:
@@ -152,9 +216,9 @@ def box_rows(problem: Problem, rolls: bool) -> int:
     return 1 if rolls else window_rows(problem)
 
 
-def box_columns(problem: Problem) -> int:
+def box_columns(problem: Problem, tile: int) -> int:
     """The columns that are loaded for a tile, with those before and behind it."""
-    return TILE + (problem.kernel_size[-1] - 1 if _channels_last(problem) else 2 * lead(problem))
+    return tile + (problem.kernel_size[-1] - 1 if _channels_last(problem) else 2 * lead(problem))
 
 
 def lead(problem: Problem) -> int:

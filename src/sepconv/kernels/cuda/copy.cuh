@@ -41,4 +41,20 @@ __device__ __forceinline__ void send_chunks(const Call& call, u32 slots, const B
   });
 }
 
+// The stream of weights: all of them, for each tile again.
+__device__ __forceinline__ void stream_weights(const Call& call, u32 weights, const Barriers& barriers) {
+  Ring<kWeightStages> ring;
+  for_items(call.parts, [&](const Item& item) {
+#pragma unroll 1
+    for (int output = 0; output < kOutputs; output += kPassOutputs) {
+#pragma unroll 1
+      for (int part = 0; part < kWeightParts; ++part, ring.next()) {
+        barrier_wait(barriers.weights_empty(ring.at), ring.parity ^ 1);
+        barrier_expect(barriers.weights_full(ring.at), kWeightPartBytes);
+        load_box(weights + ring.at * kWeightPartBytes, call.weight_map, barriers.weights_full(ring.at), part * kWeightPart, output);
+      }
+    }
+  });
+}
+
 }  // namespace sepconv

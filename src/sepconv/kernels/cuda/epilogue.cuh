@@ -4,6 +4,7 @@
 
 #include "activation.cuh"
 #include "exact.cuh"
+#include "order.cuh"
 #include "walk.cuh"
 
 namespace sepconv {
@@ -11,7 +12,7 @@ namespace sepconv {
 // The bias of the block's output channels; zeros where there are none.
 __device__ __forceinline__ void load_bias(float* to, const void* bias, int rank) {
 #pragma unroll 1
-  for (int i = threadIdx.x; i < kBlockOutputs; i += kThreads) {
+  for (int i = threadIdx.x; i < kBiases; i += kThreads) {
     const int output = rank * kBlockOutputs + i;
     to[i] = output < kOutputs ? element(bias, output) : 0.f;
   }
@@ -21,27 +22,19 @@ __device__ __forceinline__ void load_bias(float* to, const void* bias, int rank)
 // Rows are output channels and columns pixels, or the other way round with channels last.
 class Results {
  public:
-  __device__ __forceinline__ Results(const Call& call, u32 staged, u32 bias, int rank)
-      : call_(call), all_staged_(staged), all_bias_(bias), first_(rank * kBlockOutputs) {
+  __device__ __forceinline__ Results(const Call& call, u32 staged, u32 bias) : call_(call), all_staged_(staged), all_bias_(bias) {
     find_place();
   }
 
   // All of a block of a tile, as many boxes at a time as are staged.
-  __device__ __forceinline__ void put(float (&sum)[64], int block, const Tile& tile) {
-    constexpr int kAtATime = kStaged == 0 ? kEights : kStaged * kBoxEights;
+  __device__ __forceinline__ void put(float (&sum)[kSums], const Tile& tile) {
 #pragma unroll
-    for (int eight = 0; eight < kEights; eight += kAtATime) {
-      begin(eight, block, tile);
-      put_columns(sum, eight, eight + kAtATime, block, tile);
-      end(eight, eight + kAtATime, block, tile);
-    }
+    for (int eight = 0; eight < kEights; eight += kAtATime) put_eights(sum, eight, eight + kAtATime, tile);
   }
 
   // The same in `steps` steps, of which this is one: between them the group can do other work.
-  __device__ __forceinline__ void put_step(float (&sum)[64], int step, int steps, const Tile& tile) {
-    if (step == 0) begin(0, 0, tile);
-    put_columns(sum, kEights * step / steps, kEights * (step + 1) / steps, 0, tile);
-    if (step + 1 == steps) end(0, kEights, 0, tile);
+  __device__ __forceinline__ void put_step(float (&sum)[kSums], int step, int steps, const Tile& tile) {
+    put_eights(sum, kEights * step / steps, kEights * (step + 1) / steps, tile);
   }
 
   __device__ __forceinline__ void finish() const {
@@ -50,38 +43,60 @@ class Results {
 
  private:
   static constexpr int kEights = kColumns / 8, kBoxEights = kBoxColumnsOut / 8;  // eights of columns of the product, and of a box
+  static constexpr int kRunEights = kRun / 2;  // that make a run of a thread
+  static constexpr int kAtATime = kStaged == 0 ? kEights : kStaged * kBoxEights;  // that are staged together
+
+  // Some eights; what is staged together has to come in order.
+  __device__ __forceinline__ void put_eights(float (&sum)[kSums], int from, int to, const Tile& tile) {
+#pragma unroll
+    for (int eight = from; eight < to; ++eight) {
+      if (eight % kAtATime == 0) begin(eight, tile);
+      if constexpr (kStaged > 0) put_columns(sum, eight, tile);
+      else if ((eight + 1) % kRunEights == 0) put_runs(sum, eight + 1 - kRunEights, tile);
+      if ((eight + 1) % kAtATime == 0) end(eight + 1 - kAtATime, eight + 1, tile);
+    }
+  }
 
   // Everything that follows from the thread: found anew for each tile where the products before need all registers.
   __device__ __forceinline__ void find_place() {
     const int thread = unforeseen(threadIdx.x);
     group_ = thread / kGroup - 3, thread_ = thread % kGroup;
-    row_ = thread_ / 32 * 16 + thread_ % 32 / 4, column_ = thread_ % 4 * 2;
+    row_ = thread_ / 32 * 16 + place_of_row(thread_ % 32 / 4), column_ = thread_ % 4 * (kInRuns ? kRun : 2);
     staged_ = all_staged_ + group_ * kStaged * kResultBytes;
     to_ = staged_ + row_ * 128 + ((column_ * kElementBytes / 16 ^ row_ % 8) << 4) + column_ * kElementBytes % 16;
-    bias_ = all_bias_ + (kChannelsLast ? column_ : group_ * kBlocks * kBlockRows + row_) * 4;
+    bias_ = all_bias_ + (kChannelsLast ? column_ : group_ * kBlockRows + row_) * 4;
   }
 
   // The first output channel and pixel of the group's part of a tile, and of this thread's.
-  __device__ __forceinline__ int group_output(int block) const {
-    return first_ + (kChannelsLast ? block * kColumns : (group_ * kBlocks + block) * kBlockRows);
+  __device__ __forceinline__ int group_output(const Tile& tile) const {
+    return tile.output + (kChannelsLast ? 0 : group_ * kBlockRows);
   }
   __device__ __forceinline__ int group_pixel(const Tile& tile) const { return tile.column + (kChannelsLast ? group_ * kBlockRows : 0); }
-  __device__ __forceinline__ int output(int block) const { return group_output(block) + (kChannelsLast ? column_ : row_); }
+  __device__ __forceinline__ int output(const Tile& tile) const {
+    return group_output(tile) + (kChannelsLast ? column_ : row_);
+  }
   __device__ __forceinline__ int pixel(const Tile& tile) const { return group_pixel(tile) + (kChannelsLast ? row_ : column_); }
 
-  // Whether the sum of all sums is a number, in four parts, since each addition waits for the one before.
+  // The bias of a pass's first output channel, in bytes.
+  static __device__ __forceinline__ u32 bias_of(const Tile& tile) {
+    return kStreams ? tile.output * 4 : kPasses > 1 ? tile.output % kBlockOutputs * 4 : 0;
+  }
+
+  // Whether all sums are numbers: then so is the sum of their products in pairs, unless these are huge. In four parts, since each addition
+  // waits for the one before.
+  __device__ __forceinline__ void note(float one, float other, int eight) { all_[eight % 4] = fmaf(one, other, all_[eight % 4]); }
   __device__ __forceinline__ bool finite() const {
     const float all = all_[0] + all_[1] + (all_[2] + all_[3]);
     return all - all == 0.f;
   }
 
-  __device__ __forceinline__ void begin(int eight, int block, const Tile& tile) {
+  __device__ __forceinline__ void begin(int eight, const Tile& tile) {
     if (eight == 0) {
-      if (kStaged == 0) find_place();
+      if (kStaged == 0 || kSplitAnew) find_place();
       all_[0] = all_[1] = all_[2] = all_[3] = 0.f;
     }
     if (kStaged == 0) {
-      const long long at = index_of<kOutputs, kOutH, kOutW>(tile.image(), output(block), tile.row_of_image(), pixel(tile));
+      const long long at = index_of<kOutputs, kOutH, kOutW>(tile.image(), output(tile), tile.row_of_image(), pixel(tile));
       to_y_ = static_cast<char*>(call_.y) + at * kElementBytes;
       return;
     }
@@ -89,26 +104,23 @@ class Results {
     threads_meet(1 + group_, kGroup);
   }
 
-  __device__ __forceinline__ void put_columns(float (&sum)[64], int begin, int end, int block, const Tile& tile) {
+  __device__ __forceinline__ void put_columns(float (&sum)[kSums], int eight, const Tile& tile) {
+    float bias[2] = {};  // of the two columns or, of output channels as rows, of the two rows
+    const u32 at = bias_ + bias_of(tile);
+    if (kPointwiseBias && kChannelsLast) load_words(bias, at + eight * 8 * 4);
+    if (kPointwiseBias && !kChannelsLast) {
+      bias[0] = load_float(at), bias[1] = load_float(at + 8 * 4);
+    }
 #pragma unroll
-    for (int eight = begin; eight < end; ++eight) {
-      float bias[2] = {};  // of the two columns or, of output channels as rows, of the two rows
-      if (kPointwiseBias && kChannelsLast) load_words(bias, bias_ + (block * kColumns + eight * 8) * 4);
-      if (kPointwiseBias && !kChannelsLast) {
-        bias[0] = load_float(bias_ + block * kBlockRows * 4), bias[1] = load_float(bias_ + (block * kBlockRows + 8) * 4);
+    for (int half = 0; half < 2; ++half) {
+      note(sum[4 * eight + 2 * half], sum[4 * eight + 2 * half + 1], eight);
+      float pair[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float one = sum[4 * eight + 2 * half + i];
+        pair[i] = activate<kPointwiseActivation>(kPointwiseBias ? one + bias[kChannelsLast ? i : half] : one);
       }
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float pair[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const float one = sum[4 * eight + 2 * half + i];
-          all_[i + 2 * half] += one;
-          pair[i] = activate<kPointwiseActivation>(kPointwiseBias ? one + bias[kChannelsLast ? i : half] : one);
-        }
-        if constexpr (kStaged == 0) put_direct(pair, half, eight, block, tile);
-        else put_staged(pair, half, eight);
-      }
+      put_staged(pair, half, eight);
     }
   }
 
@@ -119,19 +131,33 @@ class Results {
     else store_words(at, {pack(pair[0], pair[1])});
   }
 
-  __device__ __forceinline__ void put_direct(const float (&pair)[2], int half, int eight, int block, const Tile& tile) const {
-    const int on = half * 8, along = eight * 8;  // in rows and columns of the product
-    if (output(block) + (kChannelsLast ? along : on) >= kOutputs || pixel(tile) + (kChannelsLast ? on : along) >= kOutW) return;
-    constexpr long long kRowStep = kChannelsLast ? kOutputs : (long long)(kOutH) * kOutW;
-    char* const to = to_y_ + (on * kRowStep + along) * kElementBytes;
-    // A pair is inside or outside: rows are whole 16 bytes.
-    if constexpr (kElement == Element::float32) *reinterpret_cast<float2*>(to) = {pair[0], pair[1]};
-    else *reinterpret_cast<u32*>(to) = pack(pair[0], pair[1]);
+  // A thread's run of columns, of both its rows, straight to y.
+  __device__ __forceinline__ void put_runs(float (&sum)[kSums], int eight, const Tile& tile) {
+    const int along = eight * 8;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float run[kRun];
+#pragma unroll
+      for (int i = 0; i < kRun; ++i) {
+        const float one = sum[4 * (eight + i / 2) + 2 * half + i % 2];
+        if (i % 2 == 0) note(one, sum[4 * (eight + i / 2) + 2 * half + 1], eight + i / 2);
+        const u32 bias = bias_ + bias_of(tile) + (kChannelsLast ? along + i : half * 8) * 4;
+        run[i] = activate<kPointwiseActivation>(kPointwiseBias ? one + load_float(bias) : one);
+      }
+      const int on = half * 8;  // rows further down
+      if (output(tile) + (kChannelsLast ? along : on) >= kOutputs || pixel(tile) + (kChannelsLast ? on : along) >= kOutW) continue;
+      constexpr long long kRowStep = kChannelsLast ? kOutputs : (long long)(kOutH) * kOutW;
+      store_run(to_y_ + (on * kRowStep + along) * kElementBytes, run);  // inside or outside of y: its rows are whole runs
+    }
+  }
+  static __device__ __forceinline__ void store_run(char* to, const float (&run)[kRun]) {
+    if constexpr (kElement == Element::float32) *reinterpret_cast<float4*>(to) = {run[0], run[1], run[2], run[3]};
+    else *reinterpret_cast<uint4*>(to) = {pack(run[0], run[1]), pack(run[2], run[3]), pack(run[4], run[5]), pack(run[6], run[7])};
   }
 
   // What was staged goes to y. Where an operand does not split into terms (infinities, and what rounds to one), some sum is no
   // number, and neither is the sum of all: then the group's part of the tile is computed again, as the reference computes it.
-  __device__ __forceinline__ void end(int begin, int end, int block, const Tile& tile) {
+  __device__ __forceinline__ void end(int begin, int end, const Tile& tile) {
     if (kStaged > 0) fence_async();
     bool wrong = false;
     if (end == kEights) wrong = threads_meet_any(1 + group_, kGroup, !finite());
@@ -141,19 +167,18 @@ class Results {
       for (int box = 0; box < kStaged; ++box) {
         const int along = begin * 8 + box * kBoxColumnsOut;
         store_box(call_.y_map, staged_ + box * kResultBytes, group_pixel(tile) + (kChannelsLast ? 0 : along),
-                  tile.row_of_image(), group_output(block) + (kChannelsLast ? along : 0), tile.image());
+                  tile.row_of_image(), group_output(tile) + (kChannelsLast ? along : 0), tile.image());
       }
       commit_stores();
       if (wrong) wait_stores();
     }
     if (!wrong) return;
     threads_meet(1 + group_, kGroup);
-    compute_exactly(call_, tile.image(), unforeseen(group_output(block)), tile.row_of_image(), group_pixel(tile), unforeseen(thread_));
+    compute_exactly(call_, tile.image(), unforeseen(group_output(tile)), tile.row_of_image(), group_pixel(tile), unforeseen(thread_));
   }
 
   const Call& call_;
   const u32 all_staged_, all_bias_;  // of both groups
-  const int first_;
   int group_, thread_, row_, column_;
   u32 staged_, to_, bias_;  // where the group's boxes, this thread's first pair and its bias lie
   float all_[4];

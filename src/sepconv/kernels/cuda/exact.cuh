@@ -26,14 +26,14 @@ __device__ __forceinline__ float depthwise_exactly(const Call& call, int image, 
 }
 
 // What one product group has of a tile, of one block: pixels from `column` and output channels from `first` on. A thread has one pixel and
-// kBlockRows of the output channels.
+// some of the output channels.
 __device__ __forceinline__ void compute_exactly(const Call& call, int image, int first, int row, int column, int thread) {
-  constexpr int kPixelsOfGroup = kChannelsLast ? kBlockRows : kColumns;
+  constexpr int kPixelsOfGroup = kChannelsLast ? kBlockRows : kColumns, kOutputsOfThread = kBlockRows * kColumns / kGroup;
   column += thread % kPixelsOfGroup;
-  first += thread / kPixelsOfGroup * kBlockRows;
+  first += thread / kPixelsOfGroup * kOutputsOfThread;
   if (column >= kOutW) return;
 #pragma unroll 1
-  for (int output = first; output < min(kOutputs, first + kBlockRows); ++output) {
+  for (int output = first; output < min(kOutputs, first + kOutputsOfThread); ++output) {
     float sum = call.pointwise_bias ? element(call.pointwise_bias, output) : 0.f;
 #pragma unroll 1
     for (int channel = 0; channel < kChannels; ++channel) {

@@ -28,7 +28,7 @@ extern "C" __global__ void
     fence_barriers();
   }
   load_all_taps<Lane>(reinterpret_cast<float*>(shared + kTapsAt), call.depthwise_weight, call.depthwise_bias, rank);
-  load_weights(start + kWeightsAt, call.pointwise_weight, rank * kBlockOutputs);
+  if (!kStreams) load_weights(start + kWeightsAt, call.pointwise_weight, rank * kBlockOutputs);
   fence_async();
   if (kPointwiseBias) load_bias(reinterpret_cast<float*>(shared + kBiasAt), call.pointwise_bias, rank);
   __syncthreads();
@@ -40,6 +40,7 @@ extern "C" __global__ void
     change_registers<kFirstRegisters, kCopyRegisters>();
     begin_role();
     if (threadIdx.x == 0) load_input(call, start + kStagesAt, barriers, rank);
+    if (kStreams && threadIdx.x == 32) stream_weights(call, start + kWeightsAt, barriers);
     if (kCluster > 1 && warp == 1) send_chunks(call, start + kSlotsAt, barriers, rank, lane);
   } else if (group < 3) {
     change_registers<kFirstRegisters, kDepthwiseRegisters>();
@@ -48,7 +49,8 @@ extern "C" __global__ void
   } else {
     change_registers<kFirstRegisters, kProductRegisters>();
     begin_role();
-    product(call, start + kWeightsAt, start + kSlotsAt, start + kStagedAt, start + kBiasAt, barriers, rank, group - 3, unforeseen(threadIdx.x) % kGroup);
+    const int thread = unforeseen(threadIdx.x) % kGroup;
+    Product(call, start + kWeightsAt, start + kSlotsAt, start + kStagedAt, start + kBiasAt, barriers, rank, group - 3, thread).compute(call.parts);
   }
   __syncwarp();
   if (kCluster > 1) cluster_meet();  // a block whose memory others still write to must not end

@@ -48,7 +48,8 @@ class Lane {
     for (int p = 0; p < kPixels; ++p) {
       float both[2] = {done[0][p], done[1][p]};
       const int pixel = step * kStepPixels + p;
-      put_terms(((slot + to_) ^ ((part % kParts * kPart / 8 ^ pixel % 8) << 4)) + pixel * 128, both);
+      const u32 to = ((slot + to_) ^ ((part % kParts * kPart / 8 ^ pixel % 8) << 4)) + pixel * 128;
+      for_terms(both, [&](int t, const u32(&pairs)[1]) { store_words(to + t * kTermBytes, pairs); });
     }
   }
 

@@ -18,7 +18,7 @@ class Lane {
   __device__ __forceinline__ Lane(u32 stages, u32 slots, u32 taps, int warp, int lane) {
     const int channel = warp * kSteps * kStepChannels + lane / kSharing, pixel = lane % kSharing * kPixels;
     from_ = stages + (channel * kRows * kBoxColumns + kLead + pixel - kPixels * kLeft) * kElementBytes;
-    to_ = slots + offset(channel, pixel);
+    to_ = slots + offset(channel, pixel), swaps_ = kInRuns && pixel >= 64;
     taps_ = taps + channel * kTapFloats * 4;
   }
 
@@ -39,16 +39,37 @@ class Lane {
   }
 
   __device__ __forceinline__ void put(u32 slot, int, int step, float (&done)[1][kPixels]) const {
-    put_terms((slot + to_ + step * kStepChannels * 128) ^ (step * kStepChannels << 4), done[0]);
+    const int row = operand_row(step * kStepChannels);
+    const u32 to = (slot + to_ + row * 128) ^ (row % 8 << 4);
+    for_terms(done[0], [&](int t, u32(&pairs)[kPixels / 2]) {
+      if constexpr (kInRuns) {
+        swap_halves(pairs);
+#pragma unroll
+        for (int i = 0; i < kPixels / 2; ++i) store_words((to ^ (i << 4)) + t * kTermBytes, {pairs[i]});
+      } else {
+        store_words(to + t * kTermBytes, pairs);
+      }
+    });
   }
 
  private:
   // Where a channel of a chunk has its pixels, from `pixel` on, in a slot.
   static __device__ __forceinline__ u32 offset(int channel, int pixel) {
-    return pixel / 64 * (kChunk * 128) + channel * 128 + ((pixel % 64 / 8 ^ channel % 8) << 4) + pixel % 8 * 2;
+    const int row = operand_row(channel), column = column_of(pixel) ^ (kInRuns && pixel >= 64 ? kPixels / 4 * 8 : 0);
+    return column / 64 * (kChunk * 128) + row * 128 + ((column % 64 / 8 ^ row % 8) << 4) + column % 8 * 2;
+  }
+
+  // Lanes of the second 64 pixels store the second half of their pairs first: the others' are on their way to the same banks.
+  __device__ __forceinline__ void swap_halves(u32 (&pairs)[kPixels / 2]) const {
+#pragma unroll
+    for (int i = 0; i < kPixels / 4; ++i) {
+      const u32 first = pairs[i], second = pairs[i + kPixels / 4];
+      pairs[i] = swaps_ ? second : first, pairs[i + kPixels / 4] = swaps_ ? first : second;
+    }
   }
 
   u32 from_, to_, taps_;
+  bool swaps_;
 };
 
 }  // namespace sepconv

@@ -15,18 +15,25 @@ constexpr int kInH = SEPCONV_IN_H, kInW = SEPCONV_IN_W, kOutH = SEPCONV_OUT_H, k
 constexpr int kCluster = SEPCONV_CLUSTER, kBlockOutputs = SEPCONV_BLOCK_OUTPUTS;
 constexpr bool kRolls = SEPCONV_ROLLS;
 constexpr int kStages = SEPCONV_STAGES, kSlots = SEPCONV_SLOTS, kStaged = SEPCONV_STAGED;
+// Parts of the pointwise weights that stream through shared memory at a time (0: the weights of a block stay there).
+constexpr int kWeightStages = SEPCONV_WEIGHT_STAGES;
+constexpr bool kStreams = kWeightStages > 0;
+static_assert(!kStreams || kCluster == 1, "a block through which the weights stream needs no other");
 constexpr bool kPointwiseBias = SEPCONV_POINTWISE_BIAS;
 // An operand of the product is a sum of so many 16-bit terms: 1 for 16-bit tensors, 2 or 3 for float32.
 constexpr int kTerms = SEPCONV_TERMS;
 
 // A tile is kTile pixels of one output row. Channels come in chunks; chunk c belongs to block c % kCluster of a cluster. A chunk
 // of input comes in parts, each a stage: with channels last, 128 bytes of every pixel.
-constexpr int kTile = 128, kChunk = kChannelsLast ? 64 : 16;
+constexpr int kTile = SEPCONV_TILE, kChunk = kChannelsLast ? 64 : 16;
+static_assert(kTile == 128 || (kTile == 64 && !kChannelsLast), "tiles of 128 pixels, or 64 where they lie together");
 constexpr int kOwnChunks = ((kChannels + kChunk - 1) / kChunk + kCluster - 1) / kCluster, kChunks = kOwnChunks * kCluster;
 constexpr int kPart = kChannelsLast ? 128 / kElementBytes : kChunk, kParts = kChunk / kPart;
 // The product's rows are output channels and its columns pixels or, with channels last, the other way round. Each of the two
-// product groups has so many blocks of 64 rows by 128 columns.
-constexpr int kBlockRows = 64, kColumns = 128, kBlocks = kBlockOutputs / 128;
+// product groups has 64 rows by 128 columns, or a tile's, at a time; a thread has so many sums of them. In a pass the groups compute
+// 128 output channels.
+constexpr int kBlockRows = 64, kColumns = kChannelsLast ? 128 : kTile, kSums = kColumns / 2, kPassOutputs = 128;
+constexpr int kPasses = (kStreams ? kOutputs + kPassOutputs - 1 : kBlockOutputs) / kPassOutputs;
 
 // Threads: one group that moves data, two for the depthwise step, two for the product. A group is four warps. The depthwise warps
 // work on a chunk together or, where chunks, stages and slots come in pairs, as two teams on every other chunk each: fewer threads
@@ -51,12 +58,14 @@ constexpr int kInputBytes = kPart * kRows * kBoxColumns * kElementBytes, kStageB
 
 // A chunk of the operand, for each term: rows of 128 bytes, of 64 pixels of one channel, or of 64 channels of one pixel.
 constexpr int kTermBytes = kTile * kChunk * 2, kSlotBytes = kTerms * kTermBytes;
-// The weights: for each term and each 64 channels, a row of 128 bytes for every output channel of the block. Where there are three
-// terms and registers to spare, they are kept as float32 and split anew each time: the products take them from registers.
-constexpr int kWeightBlocks = (kChunks * kChunk + 63) / 64, kWeightBlockBytes = kBlockOutputs * 128;
-constexpr int kWeightTermBytes = kWeightBlocks * kWeightBlockBytes;
-constexpr bool kSplitAnew = kTerms == 3 && kManyRegisters;
-constexpr int kWeightBytes = kSplitAnew ? kChunks * kChunk * kBlockOutputs * 4 : kTerms * kWeightTermBytes;
+// The weights lie in parts, of every term: a row of 128 bytes, 64 channels, for each output channel of the block. Where they stream as
+// float32, or where there are three terms and registers to spare, they stay float32 (32 channels a row) and are split anew each time:
+// the products take them from registers. A block that streams goes through all output channels.
+constexpr bool kSplitAnew = kManyRegisters && (kTerms == 3 || (kTerms > 1 && kStreams));
+constexpr int kWeightPart = kSplitAnew ? 32 : 64, kWeightParts = (kChunks * kChunk + kWeightPart - 1) / kWeightPart;
+constexpr int kWeightPartBytes = kBlockOutputs * 128, kWeightTermBytes = kWeightParts * kWeightPartBytes;
+constexpr int kWeightBytes = kStreams ? kWeightStages * kWeightPartBytes : (kSplitAnew ? 1 : kTerms) * kWeightTermBytes;
+constexpr int kBiases = kPointwiseBias ? kPasses * kPassOutputs : 0;
 // A box of results: 128 bytes of each row of a block.
 constexpr int kBoxColumnsOut = 128 / kElementBytes, kBoxes = kColumns / kBoxColumnsOut, kResultBytes = kBlockRows * 128;
 // The taps of a channel: rows with room for the bias in the last place of the first; where a lane reads four at once, whole 16
@@ -66,10 +75,11 @@ constexpr int kTapRow = kChannelsLast ? kKernelW + 1 : kKernelW / 4 * 4 + 4, kTa
 // Shared memory, from 1024 bytes on a multiple of which it begins.
 constexpr int kWeightsAt = 0, kSlotsAt = kWeightsAt + kWeightBytes, kStagedAt = kSlotsAt + kSlots * kSlotBytes;
 constexpr int kStagesAt = kStagedAt + 2 * kStaged * kResultBytes, kTapsAt = kStagesAt + kStages * kStageBytes;
-constexpr int kBiasAt = kTapsAt + kOwnChunks * kChunk * kTapFloats * 4, kBarriersAt = kBiasAt + kBlockOutputs * 4;
-constexpr int kSharedBytes = kBarriersAt + 8 * 2 * (kStages + kSlots) + 1024;
+constexpr int kBiasAt = kTapsAt + kOwnChunks * kChunk * kTapFloats * 4, kBarriersAt = kBiasAt + kBiases * 4;
+constexpr int kSharedBytes = kBarriersAt + 8 * 2 * (kStages + kSlots + kWeightStages) + 1024;
 
 static_assert(kSlots % kCluster == 0, "a slot belongs to one block of the cluster");
+static_assert(kPasses == 1 || kSlots % kChunks == 0, "the operand of a tile stays for all passes");
 static_assert(kPaddingW <= kLead && kKernelW - 1 - kPaddingW <= kBoxColumns - kTile - kLead, "the window reaches beyond the box");
 
 // The rows of all images together are cut into parts of `rows` rows each, and the first `longer` of one more.
@@ -79,7 +89,7 @@ struct Parts {
 
 // The one parameter of a kernel; mirrored by `sepconv.backends.cuda`. x, weights and y are dense, a bias may be null.
 struct Call {
-  TensorMap x_map, y_map;
+  TensorMap x_map, y_map, weight_map;
   const void *x, *depthwise_weight, *pointwise_weight, *depthwise_bias, *pointwise_bias;
   void* y;
   Parts parts;

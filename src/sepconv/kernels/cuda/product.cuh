@@ -3,171 +3,271 @@
 #pragma once
 
 #include "epilogue.cuh"
-#include "operands.cuh"
-#include "walk.cuh"
+#include "weights.cuh"
+#include "wgmma.cuh"
 
 namespace sepconv {
 
 // Matrix units cut off what does not fit into a sum that they add to: of more channels the error would be too large. Longer sums
 // are added up in parts, in other registers.
-constexpr int kLongestSum = kTerms < 3 ? 256 : kManyRegisters ? 32 : 64;
+constexpr int kLongestSum = kTerms == 1 ? 1 << 20 : kTerms == 2 ? 256 : kSplitAnew ? kChunk : 64;
 constexpr bool kInParts = kChunks * kChunk > kLongestSum;
 static_assert(!kInParts || kSplitAnew, "nothing else takes sums out of the matrix units in between");
-// Where there are registers to spare, results wait in them, and are written while the next tile is multiplied.
-constexpr bool kWait = kManyRegisters && !kInParts && kBlocks == 1 && (kStaged == 0 || kStaged == kBoxes);
-static_assert(kManyRegisters || kBlocks == 1, "too few registers");
+// Where there are registers to spare, results wait in them, and are written while the next product is computed.
+constexpr bool kWait = kManyRegisters && !kInParts;
 
-// How many chunks are multiplied together: the small products of all of them come first. Each sum that is added to cuts off
-// what does not fit, so where float32 is wanted in full few of them should be large.
+// How many chunks are multiplied together. Of three terms the small products of all of them come first: each sum that is added to cuts
+// off what does not fit, so where float32 is wanted in full few of them should be large. Of one term a single chunk would be too little
+// work between two waits.
 constexpr __device__ int most_together() {
-  int chunks = kTerms < 3 ? 1 : kSlots / 2 < kLongestSum / kChunk ? kSlots / 2 : kLongestSum / kChunk;
-  while (chunks > 1 && kChunks % chunks) --chunks;
-  return chunks > 1 ? chunks : 1;
+  if (kStreams) return kWeightPart / kChunk;
+  const int wanted = kTerms == 3 ? kLongestSum / kChunk : kTerms == 1 ? 64 / kChunk : 1;
+  const int chunks = wanted < kSlots / 2 ? wanted : kSlots / 2;
+  return chunks < 1 ? 1 : chunks < kChunks ? chunks : kChunks;
 }
-constexpr int kTogether = most_together();
+constexpr int kTogether = most_together(), kBatches = (kChunks + kTogether - 1) / kTogether;
 
-// All sums of a group.
 struct Sums {
-  float of_block[kBlocks][64];
+  float of[kSums];
 
-  __device__ __forceinline__ void set_zero() {
-#pragma unroll
-    for (int i = 0; i < kBlocks * 64; ++i) of_block[i / 64][i % 64] = 0.f;
-  }
   // Any values: the first product of a sum does not add.
   __device__ __forceinline__ void leave_open() {
 #pragma unroll
-    for (int i = 0; i < kBlocks * 64; ++i) asm volatile("" : "=f"(of_block[i / 64][i % 64]));
+    for (int i = 0; i < kSums; ++i) asm volatile("" : "=f"(of[i]));
+  }
+  __device__ __forceinline__ void set_zero() {
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) of[i] = 0.f;
   }
   __device__ __forceinline__ void take(const Sums& more) {
 #pragma unroll
-    for (int i = 0; i < kBlocks * 64; ++i) of_block[i / 64][i % 64] += more.of_block[i / 64][i % 64];
+    for (int i = 0; i < kSums; ++i) of[i] += more.of[i];
+  }
+  // Behind a wait for the products: nothing reads the sums before.
+  __device__ __forceinline__ void settle() {
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) asm volatile("" : "+f"(of[i]));
+  }
+};
+
+// Where the slots hold whole tiles, a tile begins at the first of them, or that many further on.
+constexpr bool kWholeTiles = kSlots % kChunks == 0;
+
+// The operand of a tile as one pass over the output channels sees it: chunk after chunk, in slots.
+struct Pass {
+  u32 slots;
+  Barriers barriers;
+  int thread;
+  bool is_first, is_last;  // the slots may still be filled; they are empty afterwards
+
+  __device__ __forceinline__ u32 address(const Ring<kSlots>& slot) const { return slots + slot.at * kSlotBytes; }
+  __device__ __forceinline__ void wait_for(const Ring<kSlots>& slot) const {
+    if (kPasses == 1 || is_first) barrier_wait(barriers.slot_full(slot.at), slot.parity);
+  }
+  static __device__ __forceinline__ void next(Ring<kSlots>& slot) {
+    if (kWholeTiles) ++slot.at;
+    else slot.next();
+  }
+  // This group has read some chunks, from one on; its first threads say so.
+  __device__ __forceinline__ void release(const Ring<kSlots>& first, int chunks) const {
+    if (thread >= chunks || !(kPasses == 1 || is_last)) return;
+    int slot = first.at + thread;
+    if (!kWholeTiles && slot >= kSlots) slot -= kSlots;
+    if (kCluster == 1) barrier_arrive(barriers.slot_empty(slot));
+    else barrier_arrive_at(barriers.slot_empty(slot), slot % kCluster);
   }
 };
 
 // Products of one chunk whose terms' numbers sum up to at most `Most` and at least `Least`, the smallest products first. Of three
-// terms the pairs of the smallest ones are left out. The first replaces the sums, unless it `adds`. Here with weights from registers:
+// terms the pairs of the smallest ones are left out. The first replaces the sums, unless it `adds`.
 template <int Most, int Least>
-__device__ __forceinline__ void multiply_split_anew(Sums& sums, u32 weights, u32 slot, int chunk, bool adds) {
-  u32 w[Most + 1][4];
-  load_fragment(w, weights + chunk * (kBlockOutputs / 16) * kFragmentBytes);
-  const u64 d = describe(slot, kChunk * 128, 1024);
-#pragma unroll
-  for (int i = 0; i < (Most + 1) * 4; ++i) asm volatile("" : "+r"(w[i / 4][i % 4])::"memory");  // all written before the fence
-  multiply_fence();
-#pragma unroll
-  for (int both = Most; both >= Least; --both) {
-#pragma unroll
-    for (int t = 0; t <= both; ++t, adds = true) multiply(sums.of_block[0], w[t], d + u64((both - t) * kTermBytes / 16), adds);
-  }
-  multiply_commit();
-  multiply_wait<0>();  // the registers are free for the next chunk; meanwhile the other group multiplies
-}
-
-// And from where the weights lie.
-template <int Most, int Least>
-__device__ __forceinline__ void multiply_chunk(Sums& sums, u32 weights, u32 slot, int chunk, bool adds) {
-  if constexpr (kSplitAnew) return multiply_split_anew<Most, Least>(sums, weights, slot, chunk, adds);
+__device__ __forceinline__ void multiply_chunk(Sums& sums, u32 weights, u32 slot, bool adds) {
   constexpr int kDeep = 16;  // channels of one product
-  constexpr int kWeightRows = kChannelsLast ? kColumns : kBlockRows;
 #pragma unroll
   for (int both = Most; both >= Least; --both) {
 #pragma unroll
     for (int in_chunk = 0; in_chunk < kChunk; in_chunk += kDeep) {
-      const int channel = chunk * kChunk + in_chunk;
-      const u64 w = describe(weights + channel / 64 * kWeightBlockBytes + channel % 64 * 2, 16, 1024);
+      const u64 w = describe(weights + in_chunk * 2, 16, 1024);
       const u64 d = kChannelsLast ? describe(slot + in_chunk * 2, 16, 1024) : describe(slot, kChunk * 128, 1024);
 #pragma unroll
-      for (int t = 0; t <= both; ++t) {
-        const u64 d_term = d + u64((both - t) * kTermBytes / 16);
-#pragma unroll
-        for (int block = 0; block < kBlocks; ++block) {
-          const u64 w_term = w + u64((t * kWeightTermBytes + block * kWeightRows * 128) / 16);
-          multiply(sums.of_block[block], kChannelsLast ? d_term : w_term, kChannelsLast ? w_term : d_term, adds);
-        }
-        adds = true;
+      for (int t = 0; t <= both; ++t, adds = true) {
+        const u64 w_term = w + u64(t * kWeightTermBytes / 16), d_term = d + u64((both - t) * kTermBytes / 16);
+        multiply(sums.of, kChannelsLast ? d_term : w_term, kChannelsLast ? w_term : d_term, adds);
       }
     }
   }
 }
 
-// The slots of chunks that were multiplied together are empty; the first threads of a group say so.
-__device__ __forceinline__ void release(const Barriers& barriers, int slot, int thread) {
-  if (thread >= kTogether) return;
-  slot += thread;
-  if (slot >= kSlots) slot -= kSlots;
-  if (kCluster == 1) barrier_arrive(barriers.slot_empty(slot));
-  else barrier_arrive_at(barriers.slot_empty(slot), slot % kCluster);
+__device__ __forceinline__ void wait_for_chunks(const Pass& pass, Ring<kSlots> slot, const Weights& weights, int begin, int end) {
+#pragma unroll
+  for (int chunk = begin; chunk < end; ++chunk, pass.next(slot)) {
+    pass.wait_for(slot);
+    weights.wait_for(chunk);
+  }
 }
 
-__device__ __forceinline__ void product(const Call& call, u32 weights, u32 slots, u32 staged, u32 bias, const Barriers& barriers,
-                                        int rank, int group, int thread) {
-  Ring<kSlots> ring;
-  Results results(call, staged, bias, rank);
-  if (kChannelsLast) slots += group * kBlockRows * 128;
-  else weights += kSplitAnew ? (group * 4 + thread / 32) * kFragmentBytes + thread % 32 * 16 : group * kBlocks * kBlockRows * 128;
-  Sums held;  // the results that wait, or the parts of a sum so far
-  Tile waiting{-1, 0};
-  for_items(call.parts, [&](const Item& item) {
+// One pass with the weights from where they lie; after each batch of chunks the group may do other work: between(step, steps).
+template <typename Between>
+__device__ __forceinline__ void multiply_pass(Sums& sums, Ring<kSlots>& slot, const Pass& pass, Weights& weights, Between between) {
+  Ring<kSlots> before;
+#pragma unroll
+  for (int batch = 0; batch < kBatches; ++batch) {
+    const int begin = batch * kTogether, end = begin + kTogether < kChunks ? begin + kTogether : kChunks;
+    const Ring<kSlots> first = slot;
+    if (kTerms == 1) {
+      wait_for_chunks(pass, first, weights, begin, end);
+      multiply_fence();
+    }
+#pragma unroll
+    for (int chunk = begin; chunk < end; ++chunk, pass.next(slot)) {
+      if (kTerms > 1) {
+        wait_for_chunks(pass, slot, weights, chunk, chunk + 1);
+        multiply_fence();
+      }
+      multiply_chunk<kTerms - 1, kTerms < 3 ? 0 : 1>(sums, weights.of(chunk), pass.address(slot), chunk > 0);
+    }
+    if constexpr (kTerms == 3) {
+      Ring<kSlots> again = first;
+#pragma unroll
+      for (int chunk = begin; chunk < end; ++chunk, pass.next(again)) {
+        multiply_chunk<0, 0>(sums, weights.of(chunk), pass.address(again), true);
+      }
+    }
+    multiply_commit();
+    if (batch > 0) {
+      multiply_wait<1>();
+      pass.release(before, kTogether);
+      weights.release_last();
+    }
+    between(batch, kBatches);
+    before = first;
+    weights.next();
+  }
+  multiply_wait<0>();
+  sums.settle();
+  pass.release(before, kChunks - (kBatches - 1) * kTogether);
+  weights.release_last();
+}
+
+// The weights of a chunk as a thread has them, all terms, and where its operand lies.
+struct Fragment {
+  u32 terms[kTerms][4], slot;
+
+  // Before a fence and behind a wait for its products: its registers are written before, and no other value takes them in between.
+  __device__ __forceinline__ void settle() {
+#pragma unroll
+    for (int i = 0; i < kTerms * 4; ++i) asm volatile("" : "+r"(terms[i / 4][i % 4])::"memory");
+  }
+};
+
+__device__ __forceinline__ void multiply_fragment(Sums& sums, Fragment& w, bool adds) {
+  w.settle();
+  const u64 d = describe(w.slot, kChunk * 128, 1024);
+  multiply_fence();
+#pragma unroll
+  for (int both = kTerms - 1; both >= 0; --both) {  // the sum of the terms' numbers
+#pragma unroll
+    for (int t = 0; t <= both; ++t, adds = true) multiply(sums.of, w.terms[t], d + u64((both - t) * kTermBytes / 16), adds);
+  }
+  multiply_commit();
+}
+
+// The same with weights that are split anew, into registers: those of the next chunk while one is multiplied. Where sums are added up
+// in parts, a part is a chunk's.
+template <typename Between>
+__device__ __forceinline__ void multiply_pass_split(Sums& sums, Ring<kSlots>& slot, const Pass& pass, Weights& weights, Between between) {
+  Fragment fragments[2];
+  Sums all;
+  Ring<kSlots> before;
+  const auto load = [&](int chunk) {
+    weights.wait_for(chunk);
+    load_fragment(fragments[chunk % 2].terms, weights.of(chunk));
+    if (ends_part(chunk)) weights.next();
+  };
+  if (kInParts) all.set_zero();
+  load(0);
+#pragma unroll(kWait ? kChunks : 2)
+  for (int chunk = 0; chunk < kChunks; ++chunk) {
+    pass.wait_for(slot);
+    fragments[chunk % 2].slot = pass.address(slot);
+    multiply_fragment(sums, fragments[chunk % 2], chunk > 0 && !kInParts);
+    // Not before: a load may still be on its way when a barrier is arrived at, and the next part would be there before it.
+    if (ends_part(chunk)) weights.release_last();
+    if (!kInParts && chunk > 0) {
+      multiply_wait<1>();
+      fragments[(chunk + 1) % 2].settle();
+      pass.release(before, 1);
+    }
+    if (chunk + 1 < kChunks) load(chunk + 1);
+    between(chunk, kChunks);
+    if (kInParts) {
+      multiply_wait<0>();
+      sums.settle();
+      fragments[chunk % 2].settle();
+      pass.release(slot, 1);
+      if (chunk + 1 < kChunks) all.take(sums);
+    }
+    before = slot;
+    pass.next(slot);
+  }
+  if (kInParts) {
+    sums.take(all);
+  } else {
+    multiply_wait<0>();
+    sums.settle();
+    fragments[(kChunks + 1) % 2].settle();
+    pass.release(before, 1);
+  }
+}
+
+// A group's work: tile after tile, all passes of each.
+class Product {
+ public:
+  __device__ __forceinline__ Product(const Call& call, u32 weights, u32 slots, u32 staged, u32 bias, const Barriers& barriers, int rank,
+                                     int group, int thread)
+      : results_(call, staged, bias), weights_(weights, barriers, group, thread), barriers_(barriers),
+        slots_(slots + (kChannelsLast ? group * kBlockRows * 128 : 0)), rank_(rank), thread_(thread) {}
+
+  __device__ __forceinline__ void compute(const Parts& parts) {
+    Sums held;
+    for_items(parts, [&](const Item& item) {
 #pragma unroll 1
-    for (int row = item.begin; row < item.end; ++row) {
-      const Tile tile{row, item.column};
-      Sums sums;
-      sums.leave_open();
-      if (kInParts) held.set_zero();
-      int before = 0;
-#pragma unroll(kSplitAnew ? 2 : kChunks)
-      for (int chunk = 0; chunk < kChunks; chunk += kTogether) {
-        const Ring<kSlots> first = ring;
-#pragma unroll
-        for (int i = 0; i < kTogether; ++i, ring.next()) {
-          barrier_wait(barriers.slot_full(ring.at), ring.parity);
-          if (!kSplitAnew) multiply_fence();
-          const bool adds = (chunk + i) * kChunk % kLongestSum > 0;
-          multiply_chunk<kTerms - 1, kTerms < 3 ? 0 : 1>(sums, weights, slots + ring.at * kSlotBytes, chunk + i, adds);
-        }
-        if constexpr (kTerms == 3) {
-          Ring<kSlots> again = first;
-#pragma unroll
-          for (int i = 0; i < kTogether; ++i, again.next()) {
-            multiply_chunk<0, 0>(sums, weights, slots + again.at * kSlotBytes, chunk + i, true);
-          }
-        }
-        if (kSplitAnew) {
-          release(barriers, first.at, thread);
-        } else {
-          multiply_commit();
-          if (chunk > 0) {
-            multiply_wait<1>();
-            release(barriers, before, thread);
-          }
-        }
-        if constexpr (kWait) {
-          if (waiting.row >= 0) results.put_step(held.of_block[0], chunk / kTogether, kChunks / kTogether, waiting);
-        }
-        before = first.at;
-        if (kInParts && (chunk + kTogether) * kChunk % kLongestSum == 0 && chunk + kTogether < kChunks) {
-          held.take(sums);
-        }
+      for (int row = item.begin; row < item.end; ++row) {
+        const Tile tile{row, item.column, rank_ * kBlockOutputs};
+#pragma unroll 1
+        for (int pass = 0; pass < kPasses; ++pass) compute_pass(held, tile, pass);
+        if (kWholeTiles) of_tile_.next(kChunks);
       }
-      if (!kSplitAnew) {
-        multiply_wait<0>();
-        release(barriers, before, thread);
-      }
-      if constexpr (kWait) {
-        held = sums;
-        waiting = tile;
-      } else {
-        if (kInParts) sums.take(held);
-#pragma unroll
-        for (int block = 0; block < kBlocks; ++block) results.put(sums.of_block[block], block, tile);
-      }
-    }
-  });
-  if constexpr (kWait) {
-    if (waiting.row >= 0) results.put(held.of_block[0], 0, waiting);
+    });
+    if (kWait && waiting_.row >= 0) results_.put(held.of, waiting_);
+    results_.finish();
   }
-  results.finish();
-}
+
+ private:
+  __device__ __forceinline__ void compute_pass(Sums& held, const Tile& of_all, int pass) {
+    const Tile tile{of_all.row, of_all.column, of_all.output + pass * kPassOutputs};
+    const Pass one{slots_, barriers_, thread_, pass == 0, pass + 1 == kPasses};
+    const auto put_held = [&](int step, int steps) {
+      if (kWait && waiting_.row >= 0) results_.put_step(held.of, step, steps, waiting_);
+    };
+    Ring<kSlots> slot = of_tile_;
+    Sums sums;
+    sums.leave_open();
+    weights_.begin(pass);
+    if constexpr (kSplitAnew) multiply_pass_split(sums, slot, one, weights_, put_held);
+    else multiply_pass(sums, slot, one, weights_, put_held);
+    if (!kWholeTiles) of_tile_ = slot;
+    if (kWait) held = sums, waiting_ = tile;
+    else results_.put(sums.of, tile);
+  }
+
+  Results results_;
+  Weights weights_;
+  Tile waiting_{-1, 0, 0};
+  Ring<kSlots> of_tile_;
+  const Barriers& barriers_;
+  const u32 slots_;
+  const int rank_, thread_;
+};
 
 }  // namespace sepconv

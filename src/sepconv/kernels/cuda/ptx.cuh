@@ -87,6 +87,11 @@ __device__ __forceinline__ void load_box(u32 to, const TensorMap& map, u32 barri
   };
   kChannelsLast ? load(channel, column, row) : load(column, row, channel);
 }
+// A box of a matrix.
+__device__ __forceinline__ void load_box(u32 to, const TensorMap& map, u32 barrier, int column, int row) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(to),
+               "l"(&map), "r"(barrier), "r"(column), "r"(row) : "memory");
+}
 // A box out of shared memory; what lies outside of the tensor is left out.
 __device__ __forceinline__ void store_box(const TensorMap& map, u32 from, int column, int row, int channel, int image) {
   const auto store = [&](int a, int b, int c) {
@@ -137,59 +142,6 @@ __device__ __forceinline__ void store_words(u32 to, const u32 (&v)[2]) {
 }
 __device__ __forceinline__ void store_words(u32 to, const u32 (&v)[4]) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
-}
-
-// --- matrix products (wgmma): 64 rows by 128 columns, 16 deep; sums in 64 registers of each of a group's threads
-
-// An operand in shared memory whose rows of 128 bytes are swizzled: `lead` bytes to the next 64 elements of a row, `stride`
-// bytes to the next eight rows.
-__device__ __forceinline__ u64 describe(u32 address, u32 lead, u32 stride) {
-  return u64((address & 0x3ffff) >> 4) | u64(lead >> 4) << 16 | u64(stride >> 4) << 32 | 1ull << 62;
-}
-
-#define SEPCONV_EIGHT(i) \
-  "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]), "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7])
-#define SEPCONV_MULTIPLY(type, b_along_columns)                                                                                    \
-  asm volatile(                                                                                                                    \
-      "{\n.reg .pred adds;\nsetp.ne.u32 adds, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                                                                 \
-      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, " \
-      "%26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "   \
-      "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, adds, 1, 1, 0, " b_along_columns ";\n}"             \
-      : SEPCONV_EIGHT(0), SEPCONV_EIGHT(8), SEPCONV_EIGHT(16), SEPCONV_EIGHT(24), SEPCONV_EIGHT(32), SEPCONV_EIGHT(40),            \
-        SEPCONV_EIGHT(48), SEPCONV_EIGHT(56)                                                                                       \
-      : "l"(a), "l"(b), "r"(u32(adds)))
-
-// sum = A . B, or with `adds` sum += A . B: A with rows along the depth, B with rows along the columns or, with channels last, along the depth.
-__device__ __forceinline__ void multiply(float (&sum)[64], u64 a, u64 b, bool adds) {
-  if constexpr (kElement == Element::float16) {
-    if constexpr (kChannelsLast) SEPCONV_MULTIPLY("f16", "0");
-    else SEPCONV_MULTIPLY("f16", "1");
-  } else {
-    if constexpr (kChannelsLast) SEPCONV_MULTIPLY("bf16", "0");
-    else SEPCONV_MULTIPLY("bf16", "1");
-  }
-}
-#undef SEPCONV_MULTIPLY
-
-// The same with A from registers, and B with rows along the columns.
-__device__ __forceinline__ void multiply(float (&sum)[64], const u32 (&a)[4], u64 b, bool adds) {
-  asm volatile(
-      "{\n.reg .pred adds;\nsetp.ne.u32 adds, %69, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16"
-      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, "
-      "%26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "
-      "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, {%64, %65, %66, %67}, %68, adds, 1, 1, 1;\n}"
-      : SEPCONV_EIGHT(0), SEPCONV_EIGHT(8), SEPCONV_EIGHT(16), SEPCONV_EIGHT(24), SEPCONV_EIGHT(32), SEPCONV_EIGHT(40),
-        SEPCONV_EIGHT(48), SEPCONV_EIGHT(56)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(u32(adds)));
-}
-#undef SEPCONV_EIGHT
-
-__device__ __forceinline__ void multiply_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void multiply_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Until at most `Pending` committed groups are under way.
-template <int Pending>
-__device__ __forceinline__ void multiply_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 
 }  // namespace sepconv

@@ -24,7 +24,7 @@ __device__ __forceinline__ void for_items(const Parts& parts, F f) {
 }
 
 struct Tile {
-  int row, column;  // the output row of all images together, the first column
+  int row, column, output;  // the output row of all images together, the first column, the block's first output channel
 
   __device__ __forceinline__ int image() const { return row / kOutH; }
   __device__ __forceinline__ int row_of_image() const { return row % kOutH; }
@@ -53,6 +53,9 @@ struct Ring {
   }
 };
 
+// Who says that a part of the streamed weights was read: the groups, when products have read it, or each warp, which loads it.
+constexpr int kWeightReaders = kSplitAnew ? 8 : 2;
+
 // The barriers of the rings: an input stage is full or empty, and so is a slot of the operand.
 struct Barriers {
   u32 start;
@@ -61,6 +64,8 @@ struct Barriers {
   __device__ __forceinline__ u32 stage_empty(int i) const { return start + 8 * (kStages + i); }
   __device__ __forceinline__ u32 slot_full(int i) const { return start + 8 * (2 * kStages + i); }
   __device__ __forceinline__ u32 slot_empty(int i) const { return start + 8 * (2 * kStages + kSlots + i); }
+  __device__ __forceinline__ u32 weights_full(int i) const { return start + 8 * (2 * (kStages + kSlots) + i); }
+  __device__ __forceinline__ u32 weights_empty(int i) const { return start + 8 * (2 * (kStages + kSlots) + kWeightStages + i); }
 
   // A block's own slots are filled by its depthwise warps, those of other blocks by one copy. A slot is empty again when
   // both product groups of every block have read it; its owner is told.
@@ -72,6 +77,10 @@ struct Barriers {
     for (int i = 0; i < kSlots; ++i) {
       barrier_init(slot_full(i), i % kCluster == rank ? kTeamWarps : 1);
       barrier_init(slot_empty(i), 2 * kCluster);
+    }
+    for (int i = 0; i < kWeightStages; ++i) {
+      barrier_init(weights_full(i), 1);
+      barrier_init(weights_empty(i), kWeightReaders);
     }
   }
 };
