@@ -29,6 +29,9 @@ def check(shape: Shape, dtype: torch.dtype, precision: str) -> None:
     assert config.slots % (chunks if stays else config.cluster) == 0
     assert config.slots >= config.cluster
     assert config.stages >= 2
+    if config.tile < hopper.TILE and dtype.itemsize == 2:  # two teams of warps
+        assert (chunks // config.cluster) % 2 == config.stages % 2 == 0
+        assert config.slots >= 2 * config.cluster
     boxes = config.tile * dtype.itemsize // 128
     assert config.staged == 0 or boxes % config.staged == 0
 

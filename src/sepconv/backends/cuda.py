@@ -29,6 +29,7 @@ ELEMENTS = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: 
 ACTIVATIONS = ("identity", "relu", "relu6")
 HOPPER = (9, 0)
 THREADS = 640  # of a block
+LEAST_OF_TILE = 3  # a row of output pixels fills a third of a tile or more
 # Rows of tensors that the copy engine takes begin on multiples of so many bytes, and it takes so many elements along an axis.
 ROW_BYTES, MOST_BOX = 16, 256
 
@@ -58,10 +59,12 @@ class CudaBackend:
         return [failure] if failure else []
 
     def slower(self, problem: Problem, device: Device) -> list[str]:
-        rows = problem.batch * math.prod(problem.out_size[:-1])
-        tiles = rows * math.ceil(problem.out_size[-1] / hopper.TILE)
+        width, tile = problem.out_size[-1], self.configure(problem, device)[0].tile
+        tiles = problem.batch * math.prod(problem.out_size[:-1]) * math.ceil(width / tile)
         if tiles < device.units:
-            return [f"{tiles} tiles of {hopper.TILE} pixels are too few for {device.units} SMs"]
+            return [f"{tiles} tiles of {tile} pixels are too few for {device.units} SMs"]
+        if width * LEAST_OF_TILE < tile:
+            return [f"rows of {width} pixels fill less than a third of tiles of {tile}"]
         return []
 
     def is_ready(self, problem: Problem, device: Device) -> bool:

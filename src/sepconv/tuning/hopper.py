@@ -115,8 +115,18 @@ def configuration(problem: Problem) -> CudaConfig | None:
     """The configuration for a problem: the best that shared memory and registers have room for, or None."""
     for config in _wanted(problem):
         if shared_bytes(problem, config) <= SHARED_BYTES:
-            return _with_more_stages(problem, config)
+            config = _with_more_stages(problem, config)
+            if _has_work_for_all(problem, config):
+                return config
     return None
+
+
+def _has_work_for_all(problem: Problem, config: CudaConfig) -> bool:
+    """Half a tile of a chunk in 16 bits is enough for four warps: there have to be two teams (kernels/cuda/problem.cuh)."""
+    if config.tile == TILE or problem.dtype.itemsize > 2:
+        return True
+    own = own_channels(problem, config.cluster) // chunk(problem)
+    return own % 2 == config.stages % 2 == 0 and config.slots >= 2 * config.cluster
 
 
 def _wanted(problem: Problem) -> Iterator[CudaConfig]:
@@ -140,19 +150,26 @@ def _resident(problem: Problem, rolls: bool) -> Iterator[CudaConfig]:
         cluster = next((size for size in (1, 2, 4) if problem.out_channels <= size * outputs), 0)
         if not cluster or (rolls and not _can_roll(problem, cluster)):
             continue
-        for staged, slots, stages in _wishes(problem, cluster, outputs):
-            yield CudaConfig(cluster, outputs, rolls, stages, slots, staged)
+        for tile in (TILE,) if rolls else _tiles(problem):
+            for staged, slots, stages in _wishes(problem, cluster, outputs, tile):
+                yield CudaConfig(cluster, outputs, rolls, stages, slots, staged, tile=tile)
 
 
 def _streaming(problem: Problem) -> Iterator[CudaConfig]:
     """The weights stream through single blocks; the operand of a whole tile stays for all output channels."""
     chunks = math.ceil(problem.in_channels / chunk(problem))
-    sizes = (
-        (TILE, TILE // 2) if terms(problem) < 3 else (TILE // 2,)
-    )  # there are no registers for three terms of a whole tile
-    for tile in sizes:
+    for tile in (
+        _tiles(problem) if terms(problem) < 3 else (TILE // 2,)
+    ):  # three terms of a whole tile have no registers
         for tiles, weight_stages, stages in ((2, 3, 4), (1, 3, 4), (1, 2, 4), (1, 2, 2)):
             yield CudaConfig(1, PASS, False, stages, tiles * chunks, 0, weight_stages, tile)
+
+
+def _tiles(problem: Problem) -> tuple[int, ...]:
+    """Sizes of tiles, the best first: half of one where a row fills no more, and where shared memory has room for no more."""
+    if _channels_last(problem):
+        return (TILE,)
+    return (TILE, TILE // 2) if problem.out_size[-1] > TILE // 2 else (TILE // 2, TILE)
 
 
 def _can_stream(problem: Problem) -> bool:
@@ -172,9 +189,9 @@ def _block_outputs(problem: Problem, rolls: bool) -> tuple[int, ...]:
     return (PASS,)
 
 
-def _wishes(problem: Problem, cluster: int, outputs: int) -> list[tuple[int, int, int]]:
+def _wishes(problem: Problem, cluster: int, outputs: int, tile: int) -> list[tuple[int, int, int]]:
     """Boxes staged, slots and stages, the best first. With channels last a slot is four times as large."""
-    boxes = TILE * problem.dtype.itemsize // 128
+    boxes = tile * problem.dtype.itemsize // 128
     half = max(1, boxes // 2)
     if outputs > PASS:
         slots = own_channels(problem, cluster) // chunk(problem) * cluster

@@ -9,6 +9,7 @@ namespace sepconv {
 constexpr int kAtOnce = 1;
 constexpr int kSharing = kTile / kPixels, kStepChannels = 32 / kSharing;  // lanes that share a row, channels of a step
 constexpr int kSteps = kPart / kTeamWarps / kStepChannels;
+static_assert(kSteps > 0, "too many warps for so small a tile");
 // Input that a lane reads, in whole vectors of its pixels' size, and how many columns of it come before those of the first window.
 constexpr int kLeft = (kPaddingW + kPixels - 1) / kPixels, kRight = (kKernelW - 1 - kPaddingW + kPixels - 1) / kPixels;
 constexpr int kRead = kPixels * (1 + kLeft + kRight), kBefore = kPixels * kLeft - kPaddingW;
