@@ -46,7 +46,7 @@ VECTORS = Units("vectors")
 # Output pixels from which on splitting the weights pays: every weight is split once and multiplied with each pixel. float32 could
 # be multiplied where it lies ((1, 256, 10, 10) -> 256: 101 us with terms, 86 with vectors), float16 is converted anyway
 # ((1, 512, 7, 7) -> 512: 95 and 194 us; 2 cores of a Xeon, 2026-11-30).
-PIXELS_WORTH_TERMS = {torch.float32: 128, torch.float16: 16}
+PIXELS_WORTH_TERMS = {torch.float32: 16, torch.float16: 16}
 
 
 def units(problem: Problem, isa: str) -> Units:

@@ -10,40 +10,10 @@
 #include "terms.h"
 #include "tile.h"
 #include "workspace.h"
+#include "weights_first.h"
 #include "window_first.h"
 
 namespace sepconv {
-
-// A row of weights as operands, with zeros behind the last; a row that does not exist is zeros.
-inline void pack_row(const Call& call, long output, Operand* packed, Largest& largest) {
-  const Element* weights = call.pointwise_weight + output * call.middle();
-  const long count = output < call.outputs ? call.middle() : 0;
-  if constexpr (kUnits == Units::matrices) {
-    packed += output / kBlock * kBlock * call.row();
-    for (long c = 0; c < call.depth(); c += 2 * kLanes) {
-      const Vector first = load_some(weights + c, count - c), second = load_some(weights + c + kLanes, count - c - kLanes);
-      largest.see(first), largest.see(second);
-      store_exact_terms(packed + in_block(output % kBlock, c), kTermInBlock, first, second);
-    }
-  } else {
-    packed += output * call.depth();
-    for (long c = 0; c < count; ++c) packed[c] = to_operand(weights[c]);
-    std::fill(packed + count, packed + call.depth(), Operand{});
-  }
-}
-
-// Weights become rows of operands, with zeros behind the last row and behind each row; biases become float32.
-inline void prepare(const Call& call, const Workspace& space, const Member& member) {
-  long begin, end;
-  if (!Workspace::weights_as_they_are(call)) {
-    Largest largest;
-    member.share(round_up(call.outputs, kBlock), kBlock, begin, end);
-    for (long o = begin; o < end; ++o) pack_row(call, o, space.weights(), largest);
-    space.seen(member.number)->weights.see(largest);
-  }
-  member.share(call.pointwise_bias ? call.outputs : 0, 1, begin, end);
-  for (long i = begin; i < end; ++i) space.bias()[i] = to_float(call.pointwise_bias[i]);
-}
 
 // The taps of one middle channel; 16-bit weights are converted into `buffer`.
 inline Taps taps_of(const Call& call, long channel, float* buffer) {
@@ -55,8 +25,6 @@ inline Taps taps_of(const Call& call, long channel, float* buffer) {
   }
   return {buffer, call.depthwise_bias ? to_float(call.depthwise_bias[channel]) : 0.f, call.depthwise_activation, finite};
 }
-
-inline bool needs_preparing(const Call& call) { return !Workspace::weights_as_they_are(call) || call.pointwise_bias; }
 
 // One channel's line as a row of the panels. Of two channels that make a pair the second one, or the last of all, puts both.
 inline void put_channel(const Call& call, const Workspace& space, long thread, long pixels, long channel, bool is_last) {
@@ -164,8 +132,6 @@ inline void multiply_apart(const Call& call, const Workspace& space, const Membe
 
 // The output channels [begin, end) of a tile.
 inline void multiply_tile(const Call& call, const Workspace& space, const Member& member, const Tile& tile, long begin, long end) {
-  const Operand* weights = space.weights();
-  if (Workspace::weights_as_they_are(call)) weights = reinterpret_cast<const Operand*>(call.pointwise_weight);
   const Operand* result = space.result(member.number);
   const long depth = call.depth(), row = call.row(), plane = call.pixels(), pixels = tile.pixels();
   // Where each panel's first pixel lies in y, or -1 where the panel is no run of neighbours.
@@ -177,18 +143,19 @@ inline void multiply_tile(const Call& call, const Workspace& space, const Member
   }
   for (long o = begin; o < end;) {
     const int rows = block_rows(end - o);
-    const float* bias = call.pointwise_bias ? space.bias() + o : nullptr;
+    const Operand* weights = weights_of_block(call, space, member, o, rows);
+    const float* bias = bias_of_block(call, space, member, o, rows);
     Target target{nullptr, nullptr, plane, bias, call.pointwise_activation};
     for (long p = 0; p < pixels; p += kPanel) {
       const Operand* panel = result + p * row;
       const long place = places[p / kPanel];
       if (place < 0) {
-        multiply_apart(call, space, member, tile, p, rows, o, weights + o * row, panel, target);
+        multiply_apart(call, space, member, tile, p, rows, o, weights, panel, target);
         continue;
       }
       target.y = call.y + o * plane + place;
       target.residual = call.residual ? call.residual + o * plane + place : nullptr;
-      multiply_block(rows, kPanel / kLanes, weights + o * row, row, panel, depth, target);
+      multiply_block(rows, kPanel / kLanes, weights, row, panel, depth, target);
     }
     o += rows;
   }

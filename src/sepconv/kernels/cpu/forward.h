@@ -65,7 +65,7 @@ inline bool forward(const Call& call) {
     space.clear(member.number);
     if (needs_preparing(call)) {
       prepare(call, space, member);
-      member.meet();
+      if (!call.shared || kChannelsLast) member.meet();
     }
     if (call.shared) share_tiles(call, space, tiles, member);
     else run_tiles(call, space, tiles, member, next);

@@ -16,13 +16,15 @@ class Workspace {
  public:
   explicit Workspace(const Call& call) : call_(call) {
     const long tile = call.tile_rows * call.tile_columns, panels = (tile + kPanel - 1) / kPanel;
-    bias_ = lines<float>(round_up(call.outputs, kPanel));
     if (kChannelsLast) {
+      bias_ = lines<float>(round_up(call.outputs, kPanel));
       weights_ = lines<Operand>(round_up(call.outputs, kPanel) * call.row());
       taps_ = lines<float>((call.taps() + 1) * padded_middle());
       result_ = lines<Operand>(round_up(tile, kBlock) * result_pitch());
     } else {
-      weights_ = weights_as_they_are(call) ? 0 : lines<Operand>(round_up(call.outputs, kBlock) * call.row());
+      weights_ = weights_once(call) ? lines<Operand>(round_up(call.outputs, kBlock) * call.row()) : 0;
+      block_weights_ = weights_as_they_are(call) || weights_once(call) ? 0 : lines<Operand>(kBlock * call.row());
+      block_bias_ = lines<float>(kBlock);
       result_ = lines<Operand>(panels * kPanel * call.row());
       patch_ = lines<float>(Patch::size(call, input_rows(), call.tile_columns));
       line_ = lines<float>(panels * kPanel + kPanel);
@@ -34,13 +36,19 @@ class Workspace {
     block_ = lines<Element>(2 * kBlock * kPanel);
     seen_ = lines<Seen>(1);
     shared_ = bias_ + weights_ + taps_ + (call.shared ? result_ : 0);
-    own_ = (call.shared ? 0 : result_) + 2 * patch_ + kLines * line_ + own_taps_ + offsets_ + pieces_ + places_ + block_ + seen_;
+    own_ = (call.shared ? 0 : result_) + 2 * patch_ + kLines * line_ + own_taps_ + offsets_ + pieces_ + places_ + block_ + seen_ + block_weights_ + block_bias_;
   }
 
   // Whether the product reads the weights where they lie: rows of float32, or pairs of bfloat16 that need no padding.
   static bool weights_as_they_are(const Call& call) {
     if (kUnits == Units::vectors) return sizeof(Element) == sizeof(float);
     return kUnits == Units::pairs && call.depth() == call.middle();
+  }
+
+  // Whether the weights are packed before the first tile, and not block by block in each of them: where a thread comes to a block
+  // a second time.
+  static bool weights_once(const Call& call) {
+    return !weights_as_they_are(call) && Tiles(call).count > (call.shared ? 1 : call.threads.count);
   }
 
   long bytes() const { return shared_ + own_ * call_.threads.count + kCacheLine; }
@@ -66,6 +74,8 @@ class Workspace {
   }
 
   Seen* seen(long thread) const { return own<Seen>(thread, behind_lines() + own_taps_ + offsets_ + pieces_ + places_ + block_); }
+  Operand* block_weights(long thread) const { return own<Operand>(thread, own_ - block_weights_ - block_bias_); }
+  float* block_bias(long thread) const { return own<float>(thread, own_ - block_bias_); }
 
   long padded_middle() const { return round_up(call_.middle(), kLanes); }
   // Blocks for matrix units have no gaps; else an odd number of cache lines, so that neighbouring pixels do not compete for the same places in the cache.
@@ -103,7 +113,7 @@ class Workspace {
 
   const Call& call_;
   long bias_ = 0, weights_ = 0, taps_ = 0, result_ = 0, patch_ = 0, line_ = 0, own_taps_ = 0, offsets_ = 0, pieces_ = 0;
-  long places_ = 0, block_ = 0, seen_ = 0, shared_ = 0, own_ = 0;
+  long places_ = 0, block_ = 0, seen_ = 0, block_weights_ = 0, block_bias_ = 0, shared_ = 0, own_ = 0;
 };
 
 }  // namespace sepconv

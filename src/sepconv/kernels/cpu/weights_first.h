@@ -1,0 +1,65 @@
+// The weights and biases of a block of output channels in channels_first, as the rows of the product.
+#pragma once
+
+#include <algorithm>
+
+#include "call.h"
+#include "team.h"
+#include "terms.h"
+#include "workspace.h"
+
+namespace sepconv {
+
+// A row of weights as operands, with zeros behind the last; a row that does not exist is zeros.
+inline void pack_row(const Call& call, long output, Operand* packed, Largest& largest) {
+  const Element* weights = call.pointwise_weight + output * call.middle();
+  const long count = output < call.outputs ? call.middle() : 0;
+  if constexpr (kUnits == Units::matrices) {
+    for (long c = 0; c < call.depth(); c += 2 * kLanes) {
+      const Vector first = load_some(weights + c, count - c), second = load_some(weights + c + kLanes, count - c - kLanes);
+      largest.see(first), largest.see(second);
+      store_exact_terms(packed + in_block(output % kBlock, c), kTermInBlock, first, second);
+    }
+  } else {
+    for (long c = 0; c < count; ++c) packed[c] = to_operand(weights[c]);
+    std::fill(packed + count, packed + call.depth(), Operand{});
+  }
+}
+
+// A block of `rows` rows from `output` on; matrix units read whole blocks.
+inline void pack_block(const Call& call, long output, long rows, Operand* packed, Largest& seen) {
+  Largest largest = seen;
+  for (long i = 0; i < (kUnits == Units::matrices ? kBlock : rows); ++i) {
+    pack_row(call, output + i, packed + (kUnits == Units::matrices ? 0 : i * call.row()), largest);
+  }
+  seen = largest;
+}
+
+inline bool needs_preparing(const Call& call) { return Workspace::weights_once(call); }
+
+// All blocks, each by the thread that would multiply with it where a tile is shared.
+inline void prepare(const Call& call, const Workspace& space, const Member& member) {
+  long begin, end;
+  member.share(call.outputs, kBlock, begin, end);
+  for (long o = begin; o < end; o += kBlock) {
+    pack_block(call, o, std::min<long>(kBlock, end - o), space.weights() + o * call.row(), space.seen(member.number)->weights);
+  }
+}
+
+// What the product reads of a block: the weights where they lie, or as they were packed before, or else packed now.
+inline const Operand* weights_of_block(const Call& call, const Workspace& space, const Member& member, long output, long rows) {
+  if (Workspace::weights_as_they_are(call)) return reinterpret_cast<const Operand*>(call.pointwise_weight) + output * call.row();
+  if (Workspace::weights_once(call)) return space.weights() + output * call.row();
+  Operand* packed = space.block_weights(member.number);
+  pack_block(call, output, rows, packed, space.seen(member.number)->weights);
+  return packed;
+}
+
+inline const float* bias_of_block(const Call& call, const Workspace& space, const Member& member, long output, long rows) {
+  if (!call.pointwise_bias) return nullptr;
+  float* bias = space.block_bias(member.number);
+  for (long i = 0; i < rows; ++i) bias[i] = to_float(call.pointwise_bias[output + i]);
+  return bias;
+}
+
+}  // namespace sepconv
