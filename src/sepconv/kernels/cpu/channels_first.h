@@ -110,13 +110,14 @@ SEPCONV_INLINE void for_runs(const Call& call, const Tile& tile, long pixel, lon
 }
 
 // One block of output channels over one panel whose results are not kPanel neighbours in y: by way of a small block.
-inline void multiply_apart(const Call& call, const Workspace& space, const Member& member, const Tile& tile, long pixel, int rows,
-                           long output, const Operand* weights, const Operand* panel, Target target) {
+inline void multiply_apart(const Call& call, const Workspace& space, const Member& member, const Tile& tile, Multiplier& multiplier,
+                           long pixel, int rows, long output, const Operand* weights, const Operand* panel, Target target) {
   const long count = std::min<long>(kPanel, tile.pixels() - pixel), plane = call.pixels();
   Element* results = space.block(member.number);
   Element* residuals = results + kBlock * kPanel;
   const long first = output * plane;
   target.y = results;
+  target.streams = false;
   target.pitch = kPanel;
   if (call.residual) {
     target.residual = residuals;
@@ -124,7 +125,8 @@ inline void multiply_apart(const Call& call, const Workspace& space, const Membe
       for (int i = 0; i < rows; ++i) std::copy_n(call.residual + first + i * plane + offset, run, residuals + i * kPanel + done);
     });
   }
-  multiply_block(rows, (count + kLanes - 1) / kLanes, weights, call.row(), panel, call.depth(), target);
+  multiplier.block(rows, (count + kLanes - 1) / kLanes, weights, call.row(), panel, call.depth(), target);
+  multiplier.complete();
   for_runs(call, tile, pixel, count, [&](long done, long run, long offset) {
     for (int i = 0; i < rows; ++i) std::copy_n(results + i * kPanel + done, run, call.y + first + i * plane + offset);
   });
@@ -141,24 +143,27 @@ inline void multiply_tile(const Call& call, const Workspace& space, const Member
       if (done == 0) places[p / kPanel] = run == kPanel ? offset : -1;
     });
   }
+  Multiplier multiplier;
   for (long o = begin; o < end;) {
     const int rows = block_rows(end - o);
     const Operand* weights = weights_of_block(call, space, member, o, rows);
     const float* bias = bias_of_block(call, space, member, o, rows);
-    Target target{nullptr, nullptr, plane, bias, call.pointwise_activation};
+    Target target{nullptr, nullptr, plane, bias, call.pointwise_activation, false};
     for (long p = 0; p < pixels; p += kPanel) {
       const Operand* panel = result + p * row;
       const long place = places[p / kPanel];
       if (place < 0) {
-        multiply_apart(call, space, member, tile, p, rows, o, weights, panel, target);
+        multiply_apart(call, space, member, tile, multiplier, p, rows, o, weights, panel, target);
         continue;
       }
       target.y = call.y + o * plane + place;
+      target.streams = streams(call, target.y, plane);
       target.residual = call.residual ? call.residual + o * plane + place : nullptr;
-      multiply_block(rows, kPanel / kLanes, weights, row, panel, depth, target);
+      multiplier.block(rows, kPanel / kLanes, weights, row, panel, depth, target);
     }
     o += rows;
   }
+  multiplier.complete();
 }
 
 inline long depthwise_items(const Call& call) { return call.middle(); }

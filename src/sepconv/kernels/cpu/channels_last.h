@@ -85,8 +85,8 @@ inline void depthwise_tile(const Call& call, const Workspace& space, const Membe
 }
 
 // One block of pixels over the last panel of output channels, which is not whole.
-inline void multiply_apart(const Call& call, const Workspace& space, const Member& member, int rows, long at, long existing,
-                           const Operand* a, const Operand* panel, Target target) {
+inline void multiply_apart(const Call& call, const Workspace& space, const Member& member, Multiplier& multiplier, int rows, long at,
+                           long existing, const Operand* a, const Operand* panel, Target target) {
   Element* results = space.block(member.number);
   Element* residuals = results + kBlock * kPanel;
   target.y = results;
@@ -95,28 +95,30 @@ inline void multiply_apart(const Call& call, const Workspace& space, const Membe
     target.residual = residuals;
     for (int i = 0; i < rows; ++i) std::copy_n(call.residual + at + i * call.outputs, existing, residuals + i * kPanel);
   }
-  multiply_block(rows, (existing + kLanes - 1) / kLanes, a, space.result_pitch(), panel, call.depth(), target);
+  multiplier.block(rows, (existing + kLanes - 1) / kLanes, a, space.result_pitch(), panel, call.depth(), target);
+  multiplier.complete();
   for (int i = 0; i < rows; ++i) std::copy_n(results + i * kPanel, existing, call.y + at + i * call.outputs);
 }
 
 // The output channels [begin, end) of pixels that are neighbours in y, from the tile's pixel `pixel` on.
-inline void multiply_run(const Call& call, const Workspace& space, const Member& member, long pixel, long count, long first,
-                         long begin, long end) {
+inline void multiply_run(const Call& call, const Workspace& space, const Member& member, Multiplier& multiplier, long pixel,
+                         long count, long first, long begin, long end) {
   const long depth = call.depth(), pitch = space.result_pitch();
   for (long o = begin; o < end; o += kPanel) {
     const Operand* panel = space.weights() + o * call.row();
     const Operand* a = space.result(member.number) + pixel * pitch;
     const long existing = std::min<long>(kPanel, end - o);
-    Target target{nullptr, nullptr, call.outputs, call.pointwise_bias ? space.bias() + o : nullptr, call.pointwise_activation};
+    Target target{nullptr, nullptr, call.outputs, call.pointwise_bias ? space.bias() + o : nullptr, call.pointwise_activation, false};
     for (long p = 0; p < count;) {
       const int rows = block_rows(count - p);
       const long at = (first + p) * call.outputs + o;
       if (existing < kPanel) {
-        multiply_apart(call, space, member, rows, at, existing, a + p * pitch, panel, target);
+        multiply_apart(call, space, member, multiplier, rows, at, existing, a + p * pitch, panel, target);
       } else {
         target.y = call.y + at;
+        target.streams = streams(call, target.y, call.outputs);
         target.residual = call.residual ? call.residual + at : nullptr;
-        multiply_block(rows, kPanel / kLanes, a + p * pitch, pitch, panel, depth, target);
+        multiplier.block(rows, kPanel / kLanes, a + p * pitch, pitch, panel, depth, target);
       }
       p += rows;
     }
@@ -125,10 +127,14 @@ inline void multiply_run(const Call& call, const Workspace& space, const Member&
 
 inline void multiply_tile(const Call& call, const Workspace& space, const Member& member, const Tile& tile, long begin, long end) {
   const long first = tile.row * call.out_w + tile.column;
-  if (tile.columns == call.out_w) return multiply_run(call, space, member, 0, tile.pixels(), first, begin, end);
-  for (long r = 0; r < tile.rows; ++r) {
-    multiply_run(call, space, member, r * tile.columns, tile.columns, first + r * call.out_w, begin, end);
+  // Rows that are neighbours in y are one run.
+  const bool whole = tile.columns == call.out_w;
+  const long runs = whole ? 1 : tile.rows, length = tile.pixels() / runs;
+  Multiplier multiplier;
+  for (long r = 0; r < runs; ++r) {
+    multiply_run(call, space, member, multiplier, r * length, length, first + r * call.out_w, begin, end);
   }
+  multiplier.complete();
 }
 
 inline long depthwise_items(const Call& call) { return round_up(call.middle(), kLanes); }

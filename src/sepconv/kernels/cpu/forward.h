@@ -69,6 +69,7 @@ inline bool forward(const Call& call) {
     }
     if (call.shared) share_tiles(call, space, tiles, member);
     else run_tiles(call, space, tiles, member, next);
+    end_streams();
   });
   return kTerms == 1 || all_split(call, space);
 }

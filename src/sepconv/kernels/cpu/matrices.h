@@ -40,10 +40,39 @@ SEPCONV_INLINE void fetch(const BFloat16* step, int product) {
   for (int i = 0; i < kLines; ++i) __builtin_prefetch(step + (product * kLines + i) * kLine, 0, 3);
 }
 
+// A block whose sums are complete, and whose results are yet to be stored: a few rows at a time while the units multiply the next
+// block. All at once, its stores fill the queue of the core, and the units wait.
+class Sums {
+ public:
+  alignas(64) float values[kBlock * kPanel];
+
+  void begin(int rows, int vectors, const Target& target) { rows_ = rows, vectors_ = vectors, row_ = 0, target_ = target; }
+
+  void finish() { finish_some(kBlock); }
+  SEPCONV_INLINE void finish_some(int count) {
+    if (row_ < rows_) finish_rows(count);
+  }
+
+ private:
+  __attribute__((noinline)) void finish_rows(int count) {
+    const Target target = target_;  // a copy, which no store can change
+    const int begin = row_, end = count < rows_ - row_ ? row_ + count : rows_;
+    row_ = end;
+    for (int i = begin; i < end; ++i) {
+      sepconv::finish(load(values + i * kPanel), target, i, 0);
+      if (vectors_ > 1) sepconv::finish(load(values + i * kPanel + kLanes), target, i, kLanes);
+    }
+  }
+
+  int rows_ = 0, vectors_ = 0, row_ = 0;
+  Target target_{};
+};
+
 // The sums of one block over [begin, end) of the depth, added to what is there unless they are fresh. Two says whether there is a
-// second tile of rows, and of columns.
+// second tile of rows, and of columns. After each product `rows` rows of the block before this one are finished.
 template <bool TwoRows, bool TwoColumns>
-SEPCONV_INLINE void multiply_tiles(const BFloat16* a, const BFloat16* b, long begin, long end, bool fresh, float* sums) {
+SEPCONV_INLINE void multiply_tiles(const BFloat16* a, const BFloat16* b, long begin, long end, bool fresh, float* sums,
+                                   Sums& before, int rows) {
   constexpr int kDepthBytes = kDepthStep * 2;  // of a row of a block
   constexpr int kRowBytes = kPanel * 4;  // of the panel, for two neighbours in the depth, and of the sums
   if (fresh) {
@@ -76,6 +105,7 @@ SEPCONV_INLINE void multiply_tiles(const BFloat16* a, const BFloat16* b, long be
       if constexpr (TwoColumns) _tile_dpbf16ps(1, 4, 7);
       if constexpr (TwoRows) _tile_dpbf16ps(2, 5, 6);
       if constexpr (TwoRows && TwoColumns) _tile_dpbf16ps(3, 5, 7);
+      before.finish_some(rows);
     }
   }
   _tile_stored(0, sums, kRowBytes);
@@ -84,35 +114,55 @@ SEPCONV_INLINE void multiply_tiles(const BFloat16* a, const BFloat16* b, long be
   if constexpr (TwoRows && TwoColumns) _tile_stored(3, sums + 16 * kPanel + 16, kRowBytes);
 }
 
-inline void multiply_part(long rows, long vectors, const BFloat16* a, const BFloat16* b, long begin, long end, bool fresh, float* sums) {
-  if (rows > 16 && vectors > 1) multiply_tiles<true, true>(a, b, begin, end, fresh, sums);
-  else if (rows > 16) multiply_tiles<true, false>(a, b, begin, end, fresh, sums);
-  else if (vectors > 1) multiply_tiles<false, true>(a, b, begin, end, fresh, sums);
-  else multiply_tiles<false, false>(a, b, begin, end, fresh, sums);
+// How many rows of a block that is finished are stored after each product of another one with this depth, so that all are.
+inline int rows_each(long depth) {
+  const long products = depth / kDepthStep * kProducts;
+  return int((kBlock + products - 1) / products);
+}
+
+inline void multiply_part(long rows, long vectors, const BFloat16* a, const BFloat16* b, long begin, long end, bool fresh, float* sums,
+                          Sums& before) {
+  const int each = rows_each(end - begin);
+  if (rows > 16 && vectors > 1) multiply_tiles<true, true>(a, b, begin, end, fresh, sums, before, each);
+  else if (rows > 16) multiply_tiles<true, false>(a, b, begin, end, fresh, sums, before, each);
+  else if (vectors > 1) multiply_tiles<false, true>(a, b, begin, end, fresh, sums, before, each);
+  else multiply_tiles<false, false>(a, b, begin, end, fresh, sums, before, each);
 }
 
 // float32 rounds each time that it adds to a sum. Longer ones than this are summed up in parts, and the parts after that.
 constexpr long kLongestSum = 512;
 
 // One part of the depth after the other, from 0 on.
-inline void add_part(long rows, long vectors, const BFloat16* a, const BFloat16* b, long begin, long end, float* sums) {
-  if (begin == 0 || kTerms < 3) return multiply_part(rows, vectors, a, b, begin, end, begin == 0, sums);
+inline void add_part(long rows, long vectors, const BFloat16* a, const BFloat16* b, long begin, long end, float* sums, Sums& before) {
+  if (begin == 0 || kTerms < 3) return multiply_part(rows, vectors, a, b, begin, end, begin == 0, sums, before);
   alignas(64) float part[kBlock * kPanel];
-  multiply_part(rows, vectors, a, b, begin, end, true, part);
+  multiply_part(rows, vectors, a, b, begin, end, true, part, before);
   for (long i = 0; i < kPanel * (rows < kBlock ? rows : kBlock); i += kLanes) store(sums + i, load(sums + i) + load(part + i));
 }
 
-// One block of at most kBlock rows over the first `vectors` vectors of a panel. `a` holds a whole block, whatever is in the rows
-// beyond `rows`; it has no pitch.
-inline void multiply_block(int rows, long vectors, const BFloat16* a, long, const BFloat16* b, long depth,
-                           const Target& target) {
-  alignas(64) float sums[kBlock * kPanel];
-  for (long k = 0; k < depth; k += kLongestSum) {
-    add_part(rows, vectors, a, b, k, depth - k < kLongestSum ? depth : k + kLongestSum, sums);
+// Blocks of at most kBlock rows over the first `vectors` vectors of a panel, each finished while the next is multiplied.
+class Multiplier {
+ public:
+  // `a` holds a whole block, whatever is in the rows beyond `rows`; it has no pitch.
+  void block(int rows, long vectors, const BFloat16* a, long, const BFloat16* b, long depth, const Target& target) {
+    Sums &before = sums_[turn_], &now = sums_[turn_ ^= 1];
+    for (long k = 0; k < depth; k += kLongestSum) {
+      add_part(rows, vectors, a, b, k, depth - k < kLongestSum ? depth : k + kLongestSum, now.values, before);
+    }
+    before.finish();
+    now.begin(rows, int(vectors), target);
+    if (rows_each(depth) > (target.streams ? kMostStreamed : kMost)) now.finish();
   }
-  for (int i = 0; i < rows; ++i) {
-    for (int j = 0; j < vectors; ++j) finish(load(sums + i * kPanel + j * kLanes), target, i, j * kLanes);
-  }
-}
+
+  // Finish the last block.
+  void complete() { sums_[turn_].finish(); }
+
+ private:
+  // Where more rows than these would have to be stored after a product, all at once is faster (the same machine, 2026-11-30).
+  static constexpr int kMost = 1, kMostStreamed = 3;
+
+  Sums sums_[2];
+  int turn_ = 0;
+};
 
 }  // namespace sepconv

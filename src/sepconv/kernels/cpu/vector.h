@@ -133,6 +133,25 @@ SEPCONV_INLINE void store(Float16* p, Vector v) {
 }
 #endif
 
+// A store past the caches, to an address that is a multiple of the vector's bytes in T; before another thread reads what was stored so,
+// this one has to call `end_streams`.
+#if defined(__AVX512F__)
+SEPCONV_INLINE void stream(float* p, Vector v) { _mm512_stream_ps(p, __m512(v)); }
+template <typename T>
+SEPCONV_INLINE void stream(T* p, Vector v) {
+  T elements[kLanes];
+  store(elements, v);
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(p), __m256i(load_bits(elements)));
+}
+inline void end_streams() { _mm_sfence(); }
+#else
+template <typename T>
+SEPCONV_INLINE void stream(T* p, Vector v) {
+  store(p, v);
+}
+inline void end_streams() {}
+#endif
+
 // The lanes [begin, end) of the vector at p, which alone have to exist; zeros elsewhere.
 template <typename T>
 SEPCONV_INLINE Vector load_between_slowly(const T* p, long begin, long end) {

@@ -57,7 +57,7 @@ inline const Operand* weights_of_block(const Call& call, const Workspace& space,
 
 inline const float* bias_of_block(const Call& call, const Workspace& space, const Member& member, long output, long rows) {
   if (!call.pointwise_bias) return nullptr;
-  float* bias = space.block_bias(member.number);
+  float* bias = space.block_bias(member.number, output / kBlock);
   for (long i = 0; i < rows; ++i) bias[i] = to_float(call.pointwise_bias[output + i]);
   return bias;
 }

@@ -24,7 +24,7 @@ class Workspace {
     } else {
       weights_ = weights_once(call) ? lines<Operand>(round_up(call.outputs, kBlock) * call.row()) : 0;
       block_weights_ = weights_as_they_are(call) || weights_once(call) ? 0 : lines<Operand>(kBlock * call.row());
-      block_bias_ = lines<float>(kBlock);
+      block_bias_ = lines<float>(2 * round_up(kBlock, kLanes));
       result_ = lines<Operand>(panels * kPanel * call.row());
       patch_ = lines<float>(Patch::size(call, input_rows(), call.tile_columns));
       line_ = lines<float>(panels * kPanel + kPanel);
@@ -75,7 +75,8 @@ class Workspace {
 
   Seen* seen(long thread) const { return own<Seen>(thread, behind_lines() + own_taps_ + offsets_ + pieces_ + places_ + block_); }
   Operand* block_weights(long thread) const { return own<Operand>(thread, own_ - block_weights_ - block_bias_); }
-  float* block_bias(long thread) const { return own<float>(thread, own_ - block_bias_); }
+  // Of two neighbouring blocks: one is finished while the next is multiplied.
+  float* block_bias(long thread, long block) const { return own<float>(thread, own_ - block_bias_) + block % 2 * round_up(kBlock, kLanes); }
 
   long padded_middle() const { return round_up(call_.middle(), kLanes); }
   // Blocks for matrix units have no gaps; else an odd number of cache lines, so that neighbouring pixels do not compete for the same places in the cache.
