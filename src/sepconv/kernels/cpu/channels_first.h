@@ -65,6 +65,19 @@ inline void clear_channels(const Call& call, const Workspace& space, long thread
   }
 }
 
+// One middle channel of a tile, as a line. The input that is read next is fetched meanwhile, that of a channel before `end`.
+inline void slide_channel(const Call& call, const Workspace& space, long thread, const Piece* pieces, long count, long channel, long end,
+                          const Patch& patch, const long* offsets) {
+  const Taps of_channel = taps_of(call, channel, space.own_taps(thread));
+  const long from = call.channel_of(channel), next = call.channel_of(std::min(channel + (reads_input(call) ? 1 : 2), end - 1));
+  for (long i = 0; i < count; ++i) {
+    float* line = space.line(thread, channel) + pieces[i].pixel;
+    const Ahead ahead(call, pieces[i], next);
+    if (of_channel.finite) slide_piece(call, pieces[i], from, patch, of_channel, offsets, ahead, line);
+    else slide_exactly(call, pieces[i], from, of_channel, line);
+  }
+}
+
 // The depthwise result of the middle channels [begin, end) of a tile, as panels of pixels.
 //
 // A channel goes through three steps: its input is copied, the window slides over it, the result goes into the panels. The
@@ -77,20 +90,13 @@ inline void depthwise_tile(const Call& call, const Workspace& space, const Membe
   Patch patches[2] = {{call, space.patch(thread, 0), tile.columns}, {call, space.patch(thread, 1), tile.columns}};
   long* offsets = space.offsets(thread);
   if (kAnyWindow) patches[0].offsets(offsets);
-  for (long c = begin; c < end + 2; ++c) {
-    if (c < end) {
-      for (long i = 0; i < count; ++i) patches[c % 2].take(pieces[i], call.channel_of(c));
+  const bool copies = !reads_input(call);
+  for (long c = begin - copies; c <= end; ++c) {
+    if (copies && c + 1 < end) {
+      for (long i = 0; i < count; ++i) patches[(c + 1) & 1].take(pieces[i], call.channel_of(c + 1));
     }
-    if (c > begin && c <= end) {
-      const Taps of_channel = taps_of(call, c - 1, space.own_taps(thread));
-      for (long i = 0; i < count; ++i) {
-        float* line = space.line(thread, c - 1) + pieces[i].pixel;
-        const Ahead ahead(call, pieces[i], call.channel_of(std::min(c + 1, end - 1)));
-        if (of_channel.finite) slide_piece(call, pieces[i], patches[(c - 1) % 2], of_channel, offsets, ahead, line);
-        else slide_exactly(call, pieces[i], call.channel_of(c - 1), of_channel, line);
-      }
-    }
-    if (c > begin + 1) put_channel(call, space, thread, tile.pixels(), c - 2, c == end + 1);
+    if (c >= begin && c < end) slide_channel(call, space, thread, pieces, count, c, end, patches[c & 1], offsets);
+    if (c > begin) put_channel(call, space, thread, tile.pixels(), c - 1, c == end);
   }
   if (end == middle) clear_channels(call, space, thread, tile.pixels(), round_up(middle, 2), call.depth());
 }
