@@ -10,29 +10,27 @@
 
 namespace sepconv {
 
-// A row of weights as operands, with zeros behind the last; a row that does not exist is zeros.
-inline void pack_row(const Call& call, long output, Operand* packed, Largest& largest) {
-  const Element* weights = call.pointwise_weight + output * call.middle();
-  const long count = output < call.outputs ? call.middle() : 0;
-  if constexpr (kUnits == Units::matrices) {
-    for (long c = 0; c < call.depth(); c += 2 * kLanes) {
-      const Vector first = load_some(weights + c, count - c), second = load_some(weights + c + kLanes, count - c - kLanes);
-      largest.see(first), largest.see(second);
-      store_exact_terms(packed + in_block(output % kBlock, c), kTermInBlock, first, second);
-    }
-  } else {
-    for (long c = 0; c < count; ++c) packed[c] = to_operand(weights[c]);
-    std::fill(packed + count, packed + call.depth(), Operand{});
-  }
-}
-
-// A block of `rows` rows from `output` on; matrix units read whole blocks.
+// A block of `rows` rows of weights as operands, from `output` on, with zeros behind the last channel. Matrix units read whole blocks.
 inline void pack_block(const Call& call, long output, long rows, Operand* packed, Largest& seen) {
-  Largest largest = seen;
-  for (long i = 0; i < (kUnits == Units::matrices ? kBlock : rows); ++i) {
-    pack_row(call, output + i, packed + (kUnits == Units::matrices ? 0 : i * call.row()), largest);
+  const Element* weights = call.pointwise_weight + output * call.middle();
+  if constexpr (kUnits == Units::matrices) {
+    Largest largest = seen;
+    for (long c = 0; c < call.depth(); c += kDepthStep) {
+      for (long i = 0; i < kBlock; ++i) {
+        const Element* row = weights + i * call.middle() + c;
+        const long count = i < rows ? call.middle() - c : 0;
+        const Vector first = load_some(row, count), second = load_some(row + kLanes, count - kLanes);
+        largest.see(first), largest.see(second);
+        store_exact_terms(packed + in_block(i, c), kTermInBlock, first, second);
+      }
+    }
+    seen = largest;
+  } else {
+    for (long i = 0; i < rows; ++i, weights += call.middle(), packed += call.row()) {
+      for (long c = 0; c < call.middle(); ++c) packed[c] = to_operand(weights[c]);
+      std::fill(packed + call.middle(), packed + call.depth(), Operand{});
+    }
   }
-  seen = largest;
 }
 
 inline bool needs_preparing(const Call& call) { return Workspace::weights_once(call); }
