@@ -312,6 +312,15 @@ def test_huge_pages_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert same_bits(*found)
 
 
+@pytest.mark.parametrize("form", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES, **by_dtype)
+def test_large_results_past_the_caches(dtype: torch.dtype, form: str) -> None:
+    """Each of 25 MB and more; some rows of them begin inside of a cache line."""
+    case = Case("streamed", 1, 40, 48, (512, 510), (3, 3), padding=1, bias="p")
+    tensors = tensors_of(case, dtype, form=form)
+    check_result(separable(tensors, case), tensors, case)
+
+
 # --- what Python and C++ both say
 
 

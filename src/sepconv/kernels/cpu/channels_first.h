@@ -115,10 +115,10 @@ SEPCONV_INLINE void for_runs(const Call& call, const Tile& tile, long pixel, lon
   }
 }
 
-// One block of output channels over one panel whose results are not kPanel neighbours in y: by way of a small block.
+// One block of output channels over one panel whose results are no neighbours in y: by way of a small block.
 inline void multiply_apart(const Call& call, const Workspace& space, const Member& member, const Tile& tile, Multiplier& multiplier,
                            long pixel, int rows, long output, const Operand* weights, const Operand* panel, Target target) {
-  const long count = std::min<long>(kPanel, tile.pixels() - pixel), plane = call.pixels();
+  const long count = target.columns, plane = call.pixels();
   Element* results = space.block(member.number);
   Element* residuals = results + kBlock * kPanel;
   const long first = output * plane;
@@ -146,7 +146,7 @@ inline void multiply_tile(const Call& call, const Workspace& space, const Member
   long* places = space.places(member.number);
   for (long p = 0; p < pixels; p += kPanel) {
     for_runs(call, tile, p, std::min<long>(kPanel, pixels - p), [&](long done, long run, long offset) {
-      if (done == 0) places[p / kPanel] = run == kPanel ? offset : -1;
+      if (done == 0) places[p / kPanel] = run == std::min<long>(kPanel, pixels - p) ? offset : -1;
     });
   }
   Multiplier multiplier;
@@ -154,18 +154,19 @@ inline void multiply_tile(const Call& call, const Workspace& space, const Member
     const int rows = block_rows(end - o);
     const Operand* weights = weights_of_block(call, space, member, o, rows);
     const float* bias = bias_of_block(call, space, member, o, rows);
-    Target target{nullptr, nullptr, plane, bias, call.pointwise_activation, false};
+    Target target{nullptr, nullptr, plane, bias, call.pointwise_activation, kPanel, false};
     for (long p = 0; p < pixels; p += kPanel) {
       const Operand* panel = result + p * row;
       const long place = places[p / kPanel];
+      target.columns = std::min<long>(kPanel, pixels - p);
       if (place < 0) {
         multiply_apart(call, space, member, tile, multiplier, p, rows, o, weights, panel, target);
         continue;
       }
       target.y = call.y + o * plane + place;
-      target.streams = streams(call, target.y, plane);
+      target.streams = streams(call, target);
       target.residual = call.residual ? call.residual + o * plane + place : nullptr;
-      multiplier.block(rows, kPanel / kLanes, weights, row, panel, depth, target);
+      multiplier.block(rows, (target.columns + kLanes - 1) / kLanes, weights, row, panel, depth, target);
     }
     o += rows;
   }

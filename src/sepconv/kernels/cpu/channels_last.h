@@ -38,7 +38,7 @@ inline void pack_panel(const Call& call, const Element* weights, long outputs, O
 }
 
 // Weights become panels of output channels, with zeros behind the last; taps become vectors of channels.
-inline void prepare(const Call& call, const Workspace& space, const Member& member) {
+inline void prepare(const Call& call, const Workspace& space, Member& member) {
   const long middle = call.middle(), pitch = space.padded_middle(), taps = call.taps();
   long begin, end;
   member.share(call.outputs, kPanel, begin, end);
@@ -58,9 +58,8 @@ inline void prepare(const Call& call, const Workspace& space, const Member& memb
     }
     space.taps()[taps * pitch + c] = exists && call.depthwise_bias ? to_float(call.depthwise_bias[c]) : 0.f;
   }
+  member.meet();
 }
-
-inline bool needs_preparing(const Call&) { return true; }
 
 inline void depthwise_tile(const Call& call, const Workspace& space, const Member& member, const Tile& tile, long begin, long end) {
   const long middle = call.middle(), pitch = space.padded_middle();
@@ -84,22 +83,6 @@ inline void depthwise_tile(const Call& call, const Workspace& space, const Membe
   }
 }
 
-// One block of pixels over the last panel of output channels, which is not whole.
-inline void multiply_apart(const Call& call, const Workspace& space, const Member& member, Multiplier& multiplier, int rows, long at,
-                           long existing, const Operand* a, const Operand* panel, Target target) {
-  Element* results = space.block(member.number);
-  Element* residuals = results + kBlock * kPanel;
-  target.y = results;
-  target.pitch = kPanel;
-  if (call.residual) {
-    target.residual = residuals;
-    for (int i = 0; i < rows; ++i) std::copy_n(call.residual + at + i * call.outputs, existing, residuals + i * kPanel);
-  }
-  multiplier.block(rows, (existing + kLanes - 1) / kLanes, a, space.result_pitch(), panel, call.depth(), target);
-  multiplier.complete();
-  for (int i = 0; i < rows; ++i) std::copy_n(results + i * kPanel, existing, call.y + at + i * call.outputs);
-}
-
 // The output channels [begin, end) of pixels that are neighbours in y, from the tile's pixel `pixel` on.
 inline void multiply_run(const Call& call, const Workspace& space, const Member& member, Multiplier& multiplier, long pixel,
                          long count, long first, long begin, long end) {
@@ -107,19 +90,15 @@ inline void multiply_run(const Call& call, const Workspace& space, const Member&
   for (long o = begin; o < end; o += kPanel) {
     const Operand* panel = space.weights() + o * call.row();
     const Operand* a = space.result(member.number) + pixel * pitch;
-    const long existing = std::min<long>(kPanel, end - o);
-    Target target{nullptr, nullptr, call.outputs, call.pointwise_bias ? space.bias() + o : nullptr, call.pointwise_activation, false};
+    Target target{nullptr, nullptr, call.outputs, call.pointwise_bias ? space.bias() + o : nullptr, call.pointwise_activation,
+                  std::min<long>(kPanel, end - o), false};
     for (long p = 0; p < count;) {
       const int rows = block_rows(count - p);
       const long at = (first + p) * call.outputs + o;
-      if (existing < kPanel) {
-        multiply_apart(call, space, member, multiplier, rows, at, existing, a + p * pitch, panel, target);
-      } else {
-        target.y = call.y + at;
-        target.streams = streams(call, target.y, call.outputs);
-        target.residual = call.residual ? call.residual + at : nullptr;
-        multiplier.block(rows, kPanel / kLanes, a + p * pitch, pitch, panel, depth, target);
-      }
+      target.y = call.y + at;
+      target.residual = call.residual ? call.residual + at : nullptr;
+      target.streams = streams(call, target);
+      multiplier.block(rows, (target.columns + kLanes - 1) / kLanes, a + p * pitch, pitch, panel, depth, target);
       p += rows;
     }
   }

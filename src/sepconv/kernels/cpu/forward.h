@@ -63,10 +63,7 @@ inline bool forward(const Call& call) {
     const Session session;
     touch(pages, member);
     space.clear(member.number);
-    if (needs_preparing(call)) {
-      prepare(call, space, member);
-      if (!call.shared || kChannelsLast) member.meet();
-    }
+    prepare(call, space, member);
     if (call.shared) share_tiles(call, space, tiles, member);
     else run_tiles(call, space, tiles, member, next);
     end_streams();

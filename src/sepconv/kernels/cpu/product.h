@@ -12,6 +12,7 @@ struct Target {
   long pitch;               // from one row to the next, of y and of the residual
   const float* bias;        // or null; of the first row (in channels_last: of the first column)
   Activate activation;
+  long columns;  // how many of the panel's exist
   bool streams;  // past the caches; see `streams`
 };
 
@@ -20,9 +21,9 @@ struct Target {
 // 16 ms instead of 14. What fits into the last-level cache is left there for whoever reads it next: a MobileNet in which results of 1
 // to 12 MiB were streamed took 40 ms instead of 36 (2 cores of a Xeon, 2026-11-30).
 constexpr long kStreamed = 16 << 20;
-SEPCONV_INLINE bool streams(const Call& call, const Element* y, long pitch) {
-  const bool lines = (reinterpret_cast<std::uintptr_t>(y) | std::uintptr_t(pitch) * sizeof(Element)) % 64 == 0;
-  return lines && call.batch * call.outputs * call.pixels() * long(sizeof(Element)) >= kStreamed;
+SEPCONV_INLINE bool streams(const Call& call, const Target& target) {
+  const bool lines = (reinterpret_cast<std::uintptr_t>(target.y) | std::uintptr_t(target.pitch) * sizeof(Element)) % 64 == 0;
+  return lines && target.columns == kPanel && call.batch * call.outputs * call.pixels() * long(sizeof(Element)) >= kStreamed;
 }
 
 // Sums run over so many products at most before they are added up: rounding errors grow with the length of a sum.
@@ -67,9 +68,12 @@ SEPCONV_INLINE void finish(Vector sum, const Target& target, int row, int column
   const long at = row * target.pitch + column;
   if (target.bias) sum += kChannelsLast ? load(target.bias + column) : fill(target.bias[row]);
   sum = activate<kPointwiseActivation>(sum, target.activation);
-  if (target.residual) sum += load(target.residual + at);
+  const long existing = target.columns - column;
+  const bool whole = existing >= kLanes;
+  if (target.residual) sum += whole ? load(target.residual + at) : load_some(target.residual + at, existing);
   if (target.streams) stream(target.y + at, sum);
-  else store(target.y + at, sum);
+  else if (whole) store(target.y + at, sum);
+  else store_some(target.y + at, sum, existing);
 }
 
 // Rows x (Vectors * kLanes) results: `a` holds the rows with `pitch` between them, `b` one panel of kPanel columns.

@@ -196,6 +196,25 @@ SEPCONV_INLINE Vector load_some(const T* p, long lanes) {
   return load_between(p, 0, lanes);
 }
 
+// A store of the first `lanes` elements.
+template <typename T>
+SEPCONV_INLINE void store_some(T* p, Vector v, long lanes) {
+#if defined(__AVX512F__)
+  const std::uint32_t existing = lanes_between(0, lanes);
+  if constexpr (sizeof(T) == sizeof(float)) {
+    _mm512_mask_storeu_ps(p, __mmask16(existing), __m512(v));
+  } else {
+    T elements[kLanes];
+    store(elements, v);
+    _mm256_mask_storeu_epi16(p, __mmask16(existing), __m256i(load_bits(elements)));
+  }
+#else
+  T elements[kLanes];
+  store(elements, v);
+  for (int i = 0; i < kLanes && i < lanes; ++i) p[i] = elements[i];
+#endif
+}
+
 // Every second lane of two vectors, from lane `First` on.
 #if defined(__clang__)
 template <int First, typename V, int... Lane>

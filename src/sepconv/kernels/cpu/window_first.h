@@ -147,8 +147,11 @@ struct PatchRows {
   SEPCONV_INLINE Vector input(long row, long column, long v) const { return load(patch.input(first + row, column) + v); }
 };
 
-#if defined(__AVX512F__)
 // The same of x itself. Rows that x does not have are read from `zeros`.
+template <int Count>
+class InputRows;
+
+#if defined(__AVX512F__)
 template <int Count>
 class InputRows {
  public:

@@ -36,7 +36,8 @@ class Workspace {
     block_ = lines<Element>(2 * kBlock * kPanel);
     seen_ = lines<Seen>(1);
     shared_ = bias_ + weights_ + taps_ + (call.shared ? result_ : 0);
-    own_ = (call.shared ? 0 : result_) + 2 * patch_ + kLines * line_ + own_taps_ + offsets_ + pieces_ + places_ + block_ + seen_ + block_weights_ + block_bias_;
+    own_ = (call.shared ? 0 : result_) + 2 * patch_ + kLines * line_ + own_taps_ + offsets_ + pieces_ + places_ + block_ + seen_ +
+           block_weights_ + block_bias_;
   }
 
   // Whether the product reads the weights where they lie: rows of float32, or pairs of bfloat16 that need no padding.
@@ -46,7 +47,8 @@ class Workspace {
   }
 
   // Whether the weights are packed before the first tile, and not block by block in each of them: where a thread comes to a block
-  // a second time.
+  // a second time. Otherwise a block is packed when it is multiplied with, and is in the cache then: (1, 512, 14, 14) -> 512 took
+  // 0.30 ms instead of 0.35 (2 cores of a Xeon, 2026-11-30).
   static bool weights_once(const Call& call) {
     return !weights_as_they_are(call) && Tiles(call).count > (call.shared ? 1 : call.threads.count);
   }
