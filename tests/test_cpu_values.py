@@ -38,6 +38,14 @@ def on_cpu(tensors: list[Tensor | None], case: Case) -> Tensor:
 # --- inf and NaN
 
 
+def test_a_special_value_in_a_call_that_is_remembered() -> None:
+    tensors = tensors_of(EDGE)
+    for _ in range(2):
+        check_result(on_cpu(tensors, EDGE), tensors, EDGE)
+    tensors[0][0, 0, 1, 1] = INF
+    check_result(on_cpu(tensors, EDGE), tensors, EDGE)
+
+
 @pytest.mark.parametrize("form", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES, **by_dtype)
 @pytest.mark.parametrize("value", [INF, -INF, NAN])

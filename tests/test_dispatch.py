@@ -115,6 +115,17 @@ def test_a_call_that_is_remembered_goes_straight_to_a_loaded_kernel(install: Ins
     assert able.calls[3:] == ["forward"], "another shape is another call"
 
 
+def test_operands_that_the_loaded_kernel_cannot_compute_take_the_whole_way(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (able,) = install(FakeDirect("able"))
+    monkeypatch.setattr(FakeDirect, "direct_call", lambda *_: lambda operands: able.calls.append("direct"))
+    tensors = tensors_of(CASE)
+    for _ in range(3):
+        assert torch.allclose(separable(tensors, CASE), pair(tensors, CASE))
+    assert able.calls == ["forward", "direct", "forward", "direct", "forward"]
+
+
 def test_no_layer_of_pytorch_is_passed_over_by_the_direct_call(install: Install) -> None:
     (able,) = install(FakeDirect("able"))
     tensors = tensors_of(CASE)

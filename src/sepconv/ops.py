@@ -42,7 +42,7 @@ class Call:
 
     options: Options
     plan: dispatch.Plan | None
-    direct: Callable[[Operands], Tensor] | None = None
+    direct: Callable[[Operands], Tensor | None] | None = None
 
 
 _N = len(Operands._fields)
@@ -78,7 +78,9 @@ def separable_conv(operands: Operands, options: Options, plan: dispatch.Plan | N
 def call_again(operands: Operands, call: Call) -> Tensor:
     """The op on a call that is remembered: straight to the kernel where that is loaded and no layer of PyTorch has to see it."""
     if call.direct is not None and is_plain_call(operands):
-        return call.direct(operands)
+        y = call.direct(operands)
+        if y is not None:
+            return y
     y = separable_conv(operands, call.options, call.plan)
     if call.plan is not None:
         call.direct = call.plan.backend.direct_call(call.plan.problem, call.plan.config, call.plan.device)

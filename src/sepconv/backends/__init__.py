@@ -49,8 +49,11 @@ class Backend(Protocol):
         Raises CompilerError or StoreError where that turns out to be impossible; from then on `reasons` says why.
         """
 
-    def direct_call(self, problem: Problem, config: Any, device: Device) -> Callable[[Operands], Tensor] | None:
-        """`forward` of a kernel that is loaded, with nothing left to look up; None where there is no such short cut."""
+    def direct_call(self, problem: Problem, config: Any, device: Device) -> Callable[[Operands], Tensor | None] | None:
+        """`forward` of a kernel that is loaded, with nothing left to look up; None where there is no such short cut.
+
+        It gives None for operands that the kernel cannot compute after all: those take the whole way.
+        """
 
     def gradients(
         self, problem: Problem, grad: Tensor, operands: Operands, options: Options, wanted: list[bool]

@@ -1,6 +1,9 @@
 """The CPU backend: one fused kernel, compiled for the machine and the window at hand."""
 
 import ctypes
+import math
+import struct
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -89,20 +92,39 @@ class CpuBackend:
 
     def forward(self, problem: Problem, config: object, operands: Operands, options: Options, device: Device) -> Tensor:
         assert isinstance(config, CpuConfig)
-        y = results.empty(operands.x, problem.output_shape, problem.output_strides)
-        if y.numel():
-            laid_out = _laid_out(problem, operands)
-            if not _kernel(problem, config, device).run(laid_out, y):
-                _kernel(problem, config, replace(device, isa=WITHOUT_TERMS)).run(laid_out, y)
-        return y
+        if not math.prod(problem.output_shape):
+            return results.empty(operands.x, problem.output_shape, problem.output_strides)
+        return _compute(_kernel(problem, config, device), problem, config, operands, device)
 
-    def direct_call(self, problem: Problem, config: object, device: Device) -> None:
-        return None
+    def direct_call(
+        self, problem: Problem, config: object, device: Device
+    ) -> Callable[[Operands], Tensor | None] | None:
+        assert isinstance(config, CpuConfig)
+        if not math.prod(problem.output_shape) or build(problem, device.isa) in _FAILURES:
+            return None
+        kernel = _kernel(problem, config, device)
+
+        def compute(operands: Operands) -> Tensor | None:
+            try:
+                return _compute(kernel, problem, config, operands, device)
+            except (CompilerError, StoreError):  # of the kernel without terms; the whole way says so
+                return None
+
+        return compute
 
     def gradients(
         self, problem: Problem, grad: Tensor, operands: Operands, options: Options, wanted: list[bool]
     ) -> list[Tensor]:
         return EagerBackend().gradients(problem, grad, operands, options, wanted)
+
+
+def _compute(kernel: "Kernel", problem: Problem, config: CpuConfig, operands: Operands, device: Device) -> Tensor:
+    """y by this kernel, or by the one without terms where an operand does not split into them."""
+    y = results.empty(operands.x, problem.output_shape, problem.output_strides)
+    laid_out = _laid_out(problem, operands)
+    if not kernel.run(laid_out, y):
+        _kernel(problem, config, replace(device, isa=WITHOUT_TERMS)).run(laid_out, y)
+    return y
 
 
 def build(problem: Problem, isa: str) -> cxx.Build:
@@ -170,13 +192,15 @@ class Call(ctypes.Structure):
     )
 
 
+_TENSORS = struct.Struct("8P4l")  # the first fields of a call: what differs from one to the next
+
+
 @dataclass(frozen=True)
 class Kernel:
     """A compiled kernel with everything of its call that is no tensor."""
 
     library: ctypes.CDLL
     template: bytes
-    rank: int
 
     def run(self, operands: Operands, y: Tensor) -> bool:
         """Compute y; operands are laid out as the kernel reads them.
@@ -184,15 +208,11 @@ class Kernel:
         False where y is not right: an operand does not split into terms, as infinities do not (kernels/cpu/terms.h).
         """
         call = Call.from_buffer_copy(self.template)
-        for name, tensor in zip(Operands._fields, operands, strict=True):
-            setattr(call, name, None if tensor is None else tensor.data_ptr())
-        call.y = y.data_ptr()
-        strides = operands.x.stride()
-        call.x_stride_n, call.x_stride_c, call.x_stride_w = strides[0], strides[1], strides[-1]
-        call.x_stride_h = strides[2] if self.rank == 2 else 0
+        pointers = [0 if tensor is None else tensor.data_ptr() for tensor in operands]
+        n, c, *h, w = operands.x.stride()
         call.threads = threads()
         scratch = workspace(self.library.sepconv_workspace(ctypes.byref(call)))
-        call.workspace = scratch.address
+        _TENSORS.pack_into(call, 0, *pointers, y.data_ptr(), scratch.address, n, c, h[0] if h else 0, w)
         return bool(self.library.sepconv_forward(ctypes.byref(call)))
 
 
@@ -223,7 +243,7 @@ def _kernel(problem: Problem, config: CpuConfig, device: Device) -> Kernel:
     call.huge_pages = settings.HUGE_PAGES.read()
     call.depthwise_activation = Activate.of(problem.epilogue.depthwise_activation)
     call.pointwise_activation = Activate.of(problem.epilogue.pointwise_activation)
-    return Kernel(library, bytes(call), problem.rank)
+    return Kernel(library, bytes(call))
 
 
 def _two_axes(axes: tuple[int, ...]) -> tuple[int, int]:
