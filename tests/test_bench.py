@@ -1,5 +1,6 @@
 """The benchmark: budgets, the check before the time, arithmetic, files, wrong calls, and a run with all peers."""
 
+import itertools
 import math
 import subprocess
 import sys
@@ -190,7 +191,8 @@ def test_times_are_median_and_percentiles() -> None:
     assert timing.summary([2.0]) == timing.Times(2.0, 2.0, 2.0)
 
 
-def test_providers_are_called_in_turn_each_after_a_call_of_its_own() -> None:
+def test_providers_are_called_in_turn_each_after_a_call_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "SECONDS_BEFORE", 0.0)
     called: list[str] = []
     timer = timing.Timer(CPU)
     functions = {name: (lambda n=name: called.append(n)) for name in "ab"}
@@ -198,6 +200,15 @@ def test_providers_are_called_in_turn_each_after_a_call_of_its_own() -> None:
     warm = ["a"] * timing.WARM_UPS + ["b"] * timing.WARM_UPS
     assert called == [*warm, *"aabb|", *"bbaa|", *"aabb|"], "each round begins with another one"
     assert all(times.p20 <= times.median <= times.p80 for times in found.values())
+
+
+def test_a_short_call_is_timed_after_many_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr(timing, "SECONDS_BEFORE", 4.5)
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: next(clock))
+    called: list[str] = []
+    assert timing.Timer(CPU).once(lambda: called.append("call")) == 1e3
+    assert len(called) == 6
 
 
 @pytest.mark.usefixtures("small")
