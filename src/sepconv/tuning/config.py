@@ -44,9 +44,10 @@ VECTORS = Units("vectors")
 
 
 # Output pixels from which on splitting the weights pays: every weight is split once and multiplied with each pixel. float32 could
-# be multiplied where it lies ((1, 256, 10, 10) -> 256: 101 us with terms, 86 with vectors), float16 is converted anyway
-# ((1, 512, 7, 7) -> 512: 95 and 194 us; 2 cores of a Xeon, 2026-11-30).
-PIXELS_WORTH_TERMS = {torch.float32: 16, torch.float16: 16}
+# be multiplied where it lies ((1, 512, 7, 7) -> 512: 109 us with terms, 123 with vectors; 4x4: 72 and 58; what fills its vectors
+# is in between, (1, 256, 8, 8) -> 256: 52 and 43), float16 is converted anyway ((1, 512, 7, 7) -> 512: 95 and 194 us; 2 cores of
+# a Xeon, 2026-11-30).
+PIXELS_WORTH_TERMS = {torch.float32: 48, torch.float16: 16}
 
 
 def units(problem: Problem, isa: str) -> Units:
