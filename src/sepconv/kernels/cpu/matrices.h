@@ -40,6 +40,10 @@ SEPCONV_INLINE void fetch(const BFloat16* step, int product) {
   for (int i = 0; i < kLines; ++i) __builtin_prefetch(step + (product * kLines + i) * kLine, 0, 3);
 }
 
+// A block of rows of this many bytes stays in the first-level cache from one panel to the next: fetching it again took 3 % of
+// (1, 64, 512, 512) -> 128 (the same machine).
+constexpr long kStays = 24 << 10;
+
 // A block whose sums are complete, and whose results are yet to be stored: a few rows at a time while the units multiply the next
 // block. All at once, its stores fill the queue of the core, and the units wait.
 class Sums {
@@ -75,6 +79,7 @@ SEPCONV_INLINE void multiply_tiles(const BFloat16* a, const BFloat16* b, long be
                                    Sums& before, int rows) {
   constexpr int kDepthBytes = kDepthStep * 2;  // of a row of a block
   constexpr int kRowBytes = kPanel * 4;  // of the panel, for two neighbours in the depth, and of the sums
+  const bool stays = kTerms * kBlock * end * long(sizeof *a) <= kStays;
   if (fresh) {
     _tile_zero(0);
     _tile_zero(1);
@@ -99,7 +104,7 @@ SEPCONV_INLINE void multiply_tiles(const BFloat16* a, const BFloat16* b, long be
         _tile_loadd(6, column, kRowBytes);
         if constexpr (TwoColumns) _tile_loadd(7, column + 32, kRowBytes);
       }
-      fetch(a + in_block(0, k + kDepthStep), i);
+      if (!stays) fetch(a + in_block(0, k + kDepthStep), i);
       fetch(b + in_panel(k + kDepthStep), i);
       _tile_dpbf16ps(0, 4, 6);
       if constexpr (TwoColumns) _tile_dpbf16ps(1, 4, 7);
