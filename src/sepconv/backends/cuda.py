@@ -1,10 +1,7 @@
 """The CUDA backend: the fused kernel for Hopper, compiled for the problem at hand."""
 
 import ctypes
-import ctypes.util
-import itertools
 import math
-import operator
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +13,8 @@ import torch
 from torch import Tensor
 
 from sepconv import kernels
+from sepconv.backends import cuda_driver
+from sepconv.backends.cuda_driver import ROW_BYTES, SWIZZLE_128, TensorMap
 from sepconv.backends.eager import EagerBackend
 from sepconv.device import Device
 from sepconv.errors import CompilerError, StoreError
@@ -30,8 +29,7 @@ ACTIVATIONS = ("identity", "relu", "relu6")
 HOPPER = (9, 0)
 THREADS = 640  # of a block
 LEAST_OF_TILE = 3  # a row of output pixels fills a third of a tile or more
-# Rows of tensors that the copy engine takes begin on multiples of so many bytes, and it takes so many elements along an axis.
-ROW_BYTES, MOST_BOX = 16, 256
+MOST_BOX = 256  # elements along an axis that the copy engine takes at a time
 
 
 class CudaBackend:
@@ -176,12 +174,6 @@ def _window(problem: Problem) -> tuple[tuple[int, int], tuple[int, int]]:
     return (kernel[-2], kernel[-1]), (before[-2], before[-1])
 
 
-class TensorMap(ctypes.Structure):
-    """A tensor for the copy engine, as the driver encodes it; has to lie on a multiple of 64 bytes."""
-
-    _fields_ = (("opaque", ctypes.c_uint64 * 16),)
-
-
 class Call(ctypes.Structure):
     """The parameter of the kernel; mirrors `Call` in kernels/cuda/problem.cuh."""
 
@@ -194,18 +186,12 @@ class Call(ctypes.Structure):
     )
 
 
-def _aligned(size: int) -> tuple[Any, int]:
-    """Memory for a tensor map, and the address in it that is a multiple of 64."""
-    memory = ctypes.create_string_buffer(size + 64)
-    return memory, -(-ctypes.addressof(memory) // 64) * 64
-
-
 class _Block(threading.local):
     """The parameter of one kernel, for each thread its own: the driver copies it when it launches, so it is used again."""
 
     def __init__(self, template: bytes, streams: bool) -> None:
         self.streams = streams
-        self._memory, self.address = _aligned(len(template))
+        self._memory, self.address = cuda_driver.aligned(len(template))
         ctypes.memmove(self.address, template, len(template))
         self.call = Call.from_address(self.address)
         self.parameters = (ctypes.c_void_p * 1)(self.address)
@@ -213,16 +199,13 @@ class _Block(threading.local):
     def fill(self, operands: Operands, y: int) -> None:
         """Put in the addresses of the tensors; a tensor map is changed only where it has to be."""
         x, depthwise_weight, pointwise_weight, depthwise_bias, pointwise_bias = map(_address, operands[:5])
-        call, driver = self.call, _driver()
+        call, replace_address = self.call, cuda_driver.replace_address
         if call.x != x:
-            _check(driver.cuTensorMapReplaceAddress(self.address, x), "a tensor map")
+            replace_address(self.address + Call.x_map.offset, x)
         if call.y != y:
-            _check(driver.cuTensorMapReplaceAddress(self.address + Call.y_map.offset, y), "a tensor map")
+            replace_address(self.address + Call.y_map.offset, y)
         if self.streams and call.pointwise_weight != pointwise_weight:
-            _check(
-                driver.cuTensorMapReplaceAddress(self.address + Call.weight_map.offset, pointwise_weight),
-                "a tensor map",
-            )
+            replace_address(self.address + Call.weight_map.offset, pointwise_weight)
         call.x, call.y = x, y
         call.depthwise_weight, call.pointwise_weight = depthwise_weight, pointwise_weight
         call.depthwise_bias, call.pointwise_bias = depthwise_bias, pointwise_bias
@@ -259,10 +242,10 @@ class Kernel:
         self.block.fill(operands, y.data_ptr())
         stream = torch._C._cuda_getCurrentRawStream(self.device)
         grid, parameters = self.grid, self.block.parameters
-        status = _driver().cuLaunchKernel(
+        status = cuda_driver.driver().cuLaunchKernel(
             self.function, grid, 1, 1, THREADS, 1, 1, self.shared, stream, parameters, None
         )
-        return _check(status, "the launch")
+        return cuda_driver.check(status, "the launch")
 
 
 @lru_cache(maxsize=4096)
@@ -274,13 +257,10 @@ def _kernel(problem: Problem, config: CudaConfig, device: int) -> Kernel:
     except (CompilerError, StoreError) as error:
         _FAILURES[wanted] = str(error)
         raise
-    driver, shared = _driver(), hopper.shared_bytes(problem, config)
-    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    shared = hopper.shared_bytes(problem, config)
     with torch.cuda.device(device):
-        _check(driver.cuModuleLoadData(ctypes.byref(module), code), "loading a kernel")
-        _check(driver.cuModuleGetFunction(ctypes.byref(function), module, b"sepconv_forward"), "loading a kernel")
-        _check(driver.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, shared), "shared memory")
-        clusters = _most_clusters(function, config.cluster, shared, device)
+        function = cuda_driver.load(code, "sepconv_forward", shared)
+        clusters = cuda_driver.most_clusters(function, config.cluster, THREADS, shared, device)
     strips, rows = math.ceil(problem.out_size[-1] / config.tile), problem.batch * math.prod(problem.out_size[:-1])
     call = Call()
     # Where rows are kept, a part begins with the rows above its first one: few long parts load less, but each block needs one.
@@ -290,13 +270,30 @@ def _kernel(problem: Problem, config: CudaConfig, device: int) -> Kernel:
     x_box = (hopper.part(problem), hopper.box_rows(problem, config.rolls), hopper.box_columns(problem, config.tile))
     _encode_images(call.x_map, problem, problem.in_channels, problem.in_size, x_box)
     y_box = (64, 1, 128 // item) if problem.layout == CHANNELS_FIRST else (128 // item, 1, 64)
-    _encode_images(call.y_map, problem, problem.out_channels, problem.out_size, y_box, _SWIZZLE_128)
+    _encode_images(call.y_map, problem, problem.out_channels, problem.out_size, y_box, SWIZZLE_128)
     if config.weight_stages:
         weight_box = (hopper.weight_part(problem, config), config.outputs)
-        _encode(call.weight_map, problem.dtype, (problem.in_channels, problem.out_channels), weight_box, _SWIZZLE_128)
+        channels = (problem.in_channels, problem.out_channels)
+        cuda_driver.encode(call.weight_map, problem.dtype, channels, weight_box, SWIZZLE_128)
     grid = config.cluster * min(clusters, strips * call.parts)
     block = _Block(bytes(call), streams=config.weight_stages > 0)
     return Kernel(function, block, grid, shared, device, problem.output_shape, problem.output_strides, problem.layout)
+
+
+def _encode_images(
+    tensor_map: TensorMap,
+    problem: Problem,
+    channels: int,
+    size: tuple[int, ...],
+    box: tuple[int, int, int],
+    swizzle: int = 0,
+) -> None:
+    """A dense x or y in boxes of so many (channels, rows, columns)."""
+    rows, columns = (1, *size)[-2:]
+    sizes, boxes = (columns, rows, channels), (box[2], box[1], box[0])
+    if problem.layout == CHANNELS_LAST:
+        sizes, boxes = (channels, columns, rows), (box[0], box[2], box[1])
+    cuda_driver.encode(tensor_map, problem.dtype, (*sizes, problem.batch), (*boxes, 1), swizzle)
 
 
 def _laid_out(operands: Operands, layout: str) -> Operands:
@@ -318,96 +315,3 @@ def _aligned_16(tensor: Tensor) -> Tensor:
 
 
 _FAILURES: dict[nvrtc.Build, str] = {}
-
-
-# --- the driver
-
-
-_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_SWIZZLE_128 = 3  # CU_TENSOR_MAP_SWIZZLE_128B
-_PROMOTE_128 = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
-_TENSOR_TYPES = {torch.float32: 7, torch.float16: 6, torch.bfloat16: 9}  # CUtensorMapDataType
-_CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-
-
-@lru_cache(maxsize=1)
-def _driver() -> Any:
-    """The CUDA driver's library. Through ctypes, since a call of it takes a microsecond, and the bindings' several."""
-    driver = ctypes.CDLL("nvcuda.dll" if ctypes.util.find_library("nvcuda") else "libcuda.so.1")
-    driver.cuTensorMapReplaceAddress.argtypes = [ctypes.c_void_p] * 2
-    driver.cuLaunchKernel.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3]
-    return driver
-
-
-def _check(status: int, what: str) -> None:
-    if status:
-        text = ctypes.c_char_p()
-        _driver().cuGetErrorString(status, ctypes.byref(text))
-        raise RuntimeError(
-            f"CUDA refused {what} of a fused kernel: {(text.value or b'unknown').decode()} (error {status})"
-        )
-
-
-def _encode_images(
-    tensor_map: TensorMap,
-    problem: Problem,
-    channels: int,
-    size: tuple[int, ...],
-    box: tuple[int, int, int],
-    swizzle: int = 0,
-) -> None:
-    """A dense x or y in boxes of so many (channels, rows, columns)."""
-    rows, columns = (1, *size)[-2:]
-    sizes, boxes = (columns, rows, channels), (box[2], box[1], box[0])
-    if problem.layout == CHANNELS_LAST:
-        sizes, boxes = (channels, columns, rows), (box[0], box[2], box[1])
-    _encode(tensor_map, problem.dtype, (*sizes, problem.batch), (*boxes, 1), swizzle)
-
-
-def _encode(
-    tensor_map: TensorMap, dtype: torch.dtype, sizes: tuple[int, ...], box: tuple[int, ...], swizzle: int
-) -> None:
-    """A dense tensor in boxes, the innermost axis first; the address comes with each call."""
-    rank = len(sizes)
-    strides = list(itertools.accumulate(sizes[:-1], operator.mul, initial=dtype.itemsize))[1:]
-    _memory, address = _aligned(ctypes.sizeof(TensorMap))
-    status = _driver().cuTensorMapEncodeTiled(
-        ctypes.c_void_p(address),
-        _TENSOR_TYPES[dtype],
-        rank,
-        ctypes.c_void_p(ROW_BYTES * 64),  # any address that is aligned
-        (ctypes.c_uint64 * rank)(*sizes),
-        (ctypes.c_uint64 * len(strides))(*strides),
-        (ctypes.c_uint32 * rank)(*box),
-        (ctypes.c_uint32 * rank)(*[1] * rank),
-        0,
-        swizzle,
-        _PROMOTE_128,
-        0,
-    )
-    _check(status, "a tensor map")
-    ctypes.memmove(ctypes.addressof(tensor_map), address, ctypes.sizeof(TensorMap))
-
-
-class _Attribute(ctypes.Structure):
-    _fields_ = (("name", ctypes.c_int), ("padding", ctypes.c_int), ("value", ctypes.c_uint * 16))
-
-
-class _Launch(ctypes.Structure):
-    _fields_ = (
-        *((name, ctypes.c_uint) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "shared")),
-        ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.c_void_p),
-        ("count", ctypes.c_uint),
-    )
-
-
-def _most_clusters(function: ctypes.c_void_p, cluster: int, shared: int, device: int) -> int:
-    """How many clusters run at once: more would wait for the first to end, and each block goes through its work by itself."""
-    if cluster == 1:
-        return torch.cuda.get_device_properties(device).multi_processor_count
-    attribute = _Attribute(_CLUSTER_DIMENSION, 0, (ctypes.c_uint * 16)(cluster, 1, 1))
-    launch = _Launch(cluster, 1, 1, THREADS, 1, 1, shared, None, ctypes.addressof(attribute), 1)
-    count = ctypes.c_int()
-    _check(_driver().cuOccupancyMaxActiveClusters(ctypes.byref(count), function, ctypes.byref(launch)), "its occupancy")
-    return count.value

@@ -1,0 +1,113 @@
+"""The CUDA driver, as far as fused kernels need it: loading them, and tensor maps. Through ctypes: a call of it takes a
+microsecond, and the bindings' several.
+"""
+
+import ctypes
+import ctypes.util
+import itertools
+import operator
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+ROW_BYTES = 16  # rows of tensors that the copy engine takes begin on multiples of so many
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+SWIZZLE_128 = 3  # CU_TENSOR_MAP_SWIZZLE_128B
+_PROMOTE_128 = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
+_TENSOR_TYPES = {torch.float32: 7, torch.float16: 6, torch.bfloat16: 9}  # CUtensorMapDataType
+_CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+
+
+class TensorMap(ctypes.Structure):
+    """A tensor for the copy engine, as the driver encodes it; has to lie on a multiple of 64 bytes."""
+
+    _fields_ = (("opaque", ctypes.c_uint64 * 16),)
+
+
+def aligned(size: int) -> tuple[Any, int]:
+    """Memory for a tensor map, and the address in it that is a multiple of 64."""
+    memory = ctypes.create_string_buffer(size + 64)
+    return memory, -(-ctypes.addressof(memory) // 64) * 64
+
+
+@lru_cache(maxsize=1)
+def driver() -> Any:
+    """The driver's library."""
+    library = ctypes.CDLL("nvcuda.dll" if ctypes.util.find_library("nvcuda") else "libcuda.so.1")
+    library.cuTensorMapReplaceAddress.argtypes = [ctypes.c_void_p] * 2
+    library.cuLaunchKernel.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3]
+    return library
+
+
+def check(status: int, what: str) -> None:
+    """Raise RuntimeError with the driver's words where it refused something of a kernel."""
+    if status:
+        text = ctypes.c_char_p()
+        driver().cuGetErrorString(status, ctypes.byref(text))
+        raise RuntimeError(
+            f"CUDA refused {what} of a fused kernel: {(text.value or b'unknown').decode()} (error {status})"
+        )
+
+
+def load(code: bytes, name: str, shared: int) -> ctypes.c_void_p:
+    """A kernel from its machine code, on the current device, with so much shared memory for each block."""
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    check(driver().cuModuleLoadData(ctypes.byref(module), code), "loading")
+    check(driver().cuModuleGetFunction(ctypes.byref(function), module, name.encode()), "loading")
+    check(driver().cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, shared), "the shared memory")
+    return function
+
+
+def encode(
+    tensor_map: TensorMap, dtype: torch.dtype, sizes: tuple[int, ...], box: tuple[int, ...], swizzle: int
+) -> None:
+    """A dense tensor in boxes, the innermost axis first; the address comes with each call."""
+    rank = len(sizes)
+    strides = list(itertools.accumulate(sizes[:-1], operator.mul, initial=dtype.itemsize))[1:]
+    _memory, address = aligned(ctypes.sizeof(TensorMap))
+    status = driver().cuTensorMapEncodeTiled(
+        ctypes.c_void_p(address),
+        _TENSOR_TYPES[dtype],
+        rank,
+        ctypes.c_void_p(ROW_BYTES * 64),  # any address that is aligned
+        (ctypes.c_uint64 * rank)(*sizes),
+        (ctypes.c_uint64 * len(strides))(*strides),
+        (ctypes.c_uint32 * rank)(*box),
+        (ctypes.c_uint32 * rank)(*[1] * rank),
+        0,
+        swizzle,
+        _PROMOTE_128,
+        0,
+    )
+    check(status, "a tensor map")
+    ctypes.memmove(ctypes.addressof(tensor_map), address, ctypes.sizeof(TensorMap))
+
+
+def replace_address(tensor_map: int, tensor: int | None) -> None:
+    """Have the tensor map at this address describe another tensor of the same kind."""
+    check(driver().cuTensorMapReplaceAddress(tensor_map, tensor), "a tensor map")
+
+
+class _Attribute(ctypes.Structure):
+    _fields_ = (("name", ctypes.c_int), ("padding", ctypes.c_int), ("value", ctypes.c_uint * 16))
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_uint) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "shared")),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("count", ctypes.c_uint),
+    )
+
+
+def most_clusters(function: ctypes.c_void_p, cluster: int, threads: int, shared: int, device: int) -> int:
+    """How many clusters run at once: more would wait for the first to end, and each block goes through its work by itself."""
+    if cluster == 1:
+        return torch.cuda.get_device_properties(device).multi_processor_count
+    attribute = _Attribute(_CLUSTER_DIMENSION, 0, (ctypes.c_uint * 16)(cluster, 1, 1))
+    launch = _Launch(cluster, 1, 1, threads, 1, 1, shared, None, ctypes.addressof(attribute), 1)
+    count = ctypes.c_int()
+    check(driver().cuOccupancyMaxActiveClusters(ctypes.byref(count), function, ctypes.byref(launch)), "its occupancy")
+    return count.value

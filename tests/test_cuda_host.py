@@ -1,0 +1,145 @@
+"""What the host does for a kernel on a GPU, with a driver that only notes what it is told: no GPU, and nothing computed."""
+
+import ctypes
+import math
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from cuda_cases import A_LAST, SHAPES, A, B
+
+from sepconv.backends import cuda, cuda_driver
+from sepconv.jit import nvrtc
+from sepconv.problem import Operands, Problem
+from sepconv.tuning import hopper
+
+SMS, CLUSTERS = 132, 60
+
+
+class Driver:
+    """Every function gives `status`; the names of those that were called are kept, with their arguments."""
+
+    status = 0
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> int:
+            self.calls.append((name, arguments))
+            if name == "cuOccupancyMaxActiveClusters":
+                ctypes.cast(arguments[0], ctypes.POINTER(ctypes.c_int))[0] = CLUSTERS
+            return self.status
+
+        return call
+
+    def named(self, name: str) -> list[tuple[Any, ...]]:
+        return [arguments for called, arguments in self.calls if called == name]
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch):
+    told = Driver()
+    monkeypatch.setattr(cuda_driver, "driver", lambda: told)
+    monkeypatch.setattr(nvrtc, "cubin", lambda _: b"machine code")
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=SMS))
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 77, raising=False)
+    cuda._kernel.cache_clear()
+    yield told
+    cuda._kernel.cache_clear()
+
+
+def kernel_of(problem: Problem) -> cuda.Kernel:
+    config = hopper.configuration(problem)
+    assert config is not None
+    return cuda._kernel(problem, config, 0)
+
+
+def operands_of(problem: Problem) -> Operands:
+    make = {"dtype": problem.dtype}
+    x = torch.zeros(problem.batch, problem.in_channels, *problem.in_size, **make)
+    ones = (1,) * problem.rank
+    depthwise = torch.zeros(problem.in_channels, 1, *problem.kernel_size, **make)
+    return Operands(
+        x, depthwise, torch.zeros(problem.out_channels, problem.in_channels, *ones, **make), None, None, None
+    )
+
+
+def test_a_launch_has_the_grid_the_shared_memory_and_the_stream(driver: Driver) -> None:
+    problem = replace(B, batch=1, size=(1024,)).problem(torch.float32, "high")
+    kernel = kernel_of(problem)
+    y = kernel.compute(operands_of(problem))
+    assert y.shape == (1, 512, 1024)
+    ((_, grid, *rest),) = driver.named("cuLaunchKernel")
+    assert grid == 1024 // hopper.TILE  # fewer tiles than SMs
+    config = hopper.configuration(problem)
+    assert config is not None
+    assert rest[:7] == [1, 1, cuda.THREADS, 1, 1, hopper.shared_bytes(problem, config), 77]
+
+
+def test_no_more_clusters_than_run_at_once(driver: Driver) -> None:
+    problem = replace(A_LAST, outputs=256).problem(torch.float16, "ieee")
+    config = hopper.configuration(problem)
+    assert config is not None
+    assert config.cluster == 2
+    assert kernel_of(problem).grid == 2 * CLUSTERS
+    assert kernel_of(A.problem(torch.float16, "ieee")).grid == SMS
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_boxes_are_what_a_stage_a_result_and_a_part_of_the_weights_hold(driver: Driver, dtype: torch.dtype) -> None:
+    problem = B.problem(dtype, "high" if dtype is torch.float32 else "ieee")
+    kernel_of(problem)
+    maps = driver.named("cuTensorMapEncodeTiled")
+    boxes = [tuple(arguments[6]) for arguments in maps]
+    sizes = [tuple(arguments[4]) for arguments in maps]
+    lead = 32 // dtype.itemsize
+    assert boxes == [(128 + 2 * lead, 1, 16, 1), (128 // dtype.itemsize, 1, 64, 1), (128 // dtype.itemsize, 128)]
+    assert sizes == [(4096, 1, 256, 32), (4096, 1, 512, 32), (256, 512)]
+
+
+def test_a_tensor_map_is_changed_only_where_its_tensor_is_another(driver: Driver) -> None:
+    problem = replace(B, batch=1, size=(1024,)).problem(torch.float16, "ieee")
+    kernel, operands = kernel_of(problem), operands_of(problem)
+    y = torch.empty(problem.output_shape, dtype=torch.float16)
+    for _ in range(3):
+        kernel.run(operands, y)
+    assert [tensor for _, tensor in driver.named("cuTensorMapReplaceAddress")] == [
+        operands.x.data_ptr(), y.data_ptr(), operands.pointwise_weight.data_ptr(),
+    ]  # fmt: skip
+    other = operands.pointwise_weight.clone()
+    kernel.run(operands._replace(pointwise_weight=other), y)
+    ((address, tensor),) = driver.named("cuTensorMapReplaceAddress")[3:]
+    assert tensor == other.data_ptr()
+    assert address == kernel.block.address + cuda.Call.weight_map.offset
+
+
+def test_weights_that_stay_need_no_map(driver: Driver) -> None:
+    problem = SHAPES[0].problem(torch.float16, "ieee")
+    kernel, operands = kernel_of(problem), operands_of(problem)
+    kernel.compute(operands)
+    assert len(driver.named("cuTensorMapEncodeTiled")) == 2
+    assert operands.pointwise_weight.data_ptr() not in [at for _, at in driver.named("cuTensorMapReplaceAddress")]
+
+
+def test_what_is_not_on_sixteen_bytes_is_copied(driver: Driver) -> None:
+    problem = replace(B, batch=1, size=(1024,)).problem(torch.float32, "high")
+    operands = operands_of(problem)
+    count = math.prod(operands.pointwise_weight.shape)
+    unaligned = torch.zeros(count + 1)[1:].view(operands.pointwise_weight.shape)
+    kernel_of(problem).compute(operands._replace(pointwise_weight=unaligned))
+    replaced = [at for _, at in driver.named("cuTensorMapReplaceAddress")]
+    assert unaligned.data_ptr() % 16
+    assert unaligned.data_ptr() not in replaced
+    assert not any(at % 16 for at in replaced)
+
+
+def test_what_the_driver_refuses_is_said(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Driver, "status", 1)
+    with pytest.raises(RuntimeError, match=r"CUDA refused loading of a fused kernel: unknown \(error 1\)"):
+        kernel_of(A.problem(torch.float16, "ieee"))
