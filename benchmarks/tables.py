@@ -19,7 +19,7 @@ from sepconv import settings
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 README = ROOT / "README.md"
-PERFORMANCE = ROOT / "docs" / "performance.md"
+PERFORMANCE, KERNELS = (ROOT / "docs" / f"{name}.md" for name in ("performance", "kernels"))
 PICTURES = ROOT / "docs" / "pictures"
 NOT_YET = "Not measured yet."
 FIRST_CALL_GOALS = {"empty": 1500.0, "filled": 50.0}  # milliseconds on a GPU, by what the store holds
@@ -56,7 +56,11 @@ def wanted_files() -> dict[Path, str]:
         wanted[PICTURES / "cuda-roofline.svg"] = cuda_tables.picture(on_a_gpu)
         parts["cuda-gain"] = cuda_tables.readme_section(on_a_gpu)
     page_parts["first-call"] = first_call_section() if (RESULTS / "first-call.csv").exists() else NOT_YET
-    for page, sections in ((README, {"cpu-gain": NOT_YET, "cuda-gain": ""} | parts), (PERFORMANCE, page_parts)):
+    for page, sections in (
+        (README, {"cpu-gain": NOT_YET, "cuda-gain": ""} | parts),
+        (PERFORMANCE, page_parts),
+        (KERNELS, {"cuda-kernels": kernels_table() if (RESULTS / "cuda-kernels.csv").exists() else NOT_YET}),
+    ):
         text = page.read_text()
         for name, new in sections.items():
             text = between(text, name, new)
@@ -115,6 +119,18 @@ def first_call_section() -> str:
 
 def most_of(rows: list[dict[str, str]], store: str) -> float | None:
     return max((float(row["ms"]) for row in rows if row["store"] == store), default=None)
+
+
+def kernels_table() -> str:
+    """What the kernels for Hopper take of an SM: a row for each kind of the reference problems."""
+    head = ["", "", "layout", "how", "registers", "shared memory, KiB", "blocks on an SM", "occupancy", "spilled"]
+    rows = []
+    for row in rows_of("cuda-kernels"):
+        kind = f"{row['dtype']} {row['precision']}" if row["dtype"] == "float32" else row["dtype"]
+        shared, share = int(row["shared_bytes"]) / 1024, float(row["occupancy"])
+        how = [row["workload"], kind, cuda_tables.LAYOUTS[row["layout"]], row["configuration"]]
+        rows.append([*how, row["registers"], f"{shared:.0f}", row["blocks"], f"{share:.0%}", row["spilled_bytes"]])
+    return markdown(head, rows, left=4)
 
 
 def settings_table() -> str:

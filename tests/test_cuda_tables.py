@@ -11,6 +11,7 @@ from rows import ROW
 from scripts import imported
 
 from sepconv.bench import report
+from sepconv.jit import nvrtc
 from sepconv.bench.report import Row
 from sepconv.problem import CHANNELS_FIRST, CHANNELS_LAST
 
@@ -23,7 +24,7 @@ SIZES = {
 
 @pytest.fixture
 def scripts() -> Iterator[dict[str, ModuleType]]:
-    with imported("benchmarks", "cuda_forward", "cuda_tables", "parts", "pictures", "tables") as found:
+    with imported("benchmarks", "cuda_forward", "cuda_kernels", "cuda_tables", "parts", "pictures", "tables") as found:
         yield found
 
 
@@ -157,3 +158,14 @@ def test_the_parts_are_measured_one_after_the_other(
     assert asked == [(("A",), forward.ROUNDS, "cuda"), (("B",), forward.ROUNDS, "cuda")]
     assert forward.main(["--only", "B", "--rounds", "3"]) == 2
     assert [row.workload for row in report.read_csv(tmp_path / "rows.csv")] == ["A", "B"]
+
+
+@pytest.mark.skipif(nvrtc.missing() is not None, reason="cuda.core is not installed")
+def test_the_rows_of_the_kernels_are_what_they_take_now(scripts: dict[str, ModuleType]) -> None:
+    """Of every kernel but the compiler, which may be another one than when the rows were written."""
+    written = scripts["tables"].rows_of("cuda-kernels")
+    found = [{name: str(value) for name, value in row.items()} for row in scripts["cuda_kernels"].kernels()]
+    for row in [*written, *found]:
+        row.pop("compiler")
+    assert written == found
+    assert all(row["spilled_bytes"] == row["stack_bytes"] == "0" for row in found)
