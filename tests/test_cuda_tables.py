@@ -11,8 +11,8 @@ from rows import ROW
 from scripts import imported
 
 from sepconv.bench import report
-from sepconv.jit import nvrtc
 from sepconv.bench.report import Row
+from sepconv.jit import nvrtc
 from sepconv.problem import CHANNELS_FIRST, CHANNELS_LAST
 
 SVG = "{http://www.w3.org/2000/svg}"
