@@ -11,6 +11,7 @@ from sepconv.problem import CHANNELS_LAST, Problem
 SHARED_BYTES = 227 << 10  # what a block may have
 TILE, PASS = 128, 128  # pixels of a tile, output channels that are computed together: kernels/cuda/problem.cuh
 MOST_KEPT = 128  # channels, times rows that are kept in registers
+ANY = 1 << 30
 
 _TERMS = {"ieee": 3, "high": 2, "tf32": 2}
 
@@ -51,17 +52,15 @@ def terms(problem: Problem) -> int:
     return _TERMS[problem.precision] if problem.dtype is torch.float32 else 1
 
 
-def _most_channels(problem: Problem, rolls: bool, streams: bool) -> int:
-    """Over how many channels the kernel adds up.
+def _most_channels(problem: Problem, rolls: bool) -> int:
+    """Over how many channels the kernel adds up with weights that stay.
 
     What matrix units cut off of longer sums is too much of the error budget of float32: of three terms 64 channels, of two 256.
-    They are added up in registers where these are free and weights are split anew (kernels/cuda/product.cuh).
+    They are added up in registers where these are free and weights are split anew (kernels/cuda/product.cuh), as all are that
+    stream.
     """
-    if terms(problem) == 1 or (streams and not _channels_last(problem)):
-        return 1 << 20
-    if terms(problem) == 2:
-        return 256
-    return 64 if rolls or _channels_last(problem) else 1 << 20
+    in_registers = terms(problem) == 3 and not rolls and not _channels_last(problem)
+    return ANY if in_registers else {1: ANY, 2: 256, 3: 64}[terms(problem)]
 
 
 def shared_bytes(problem: Problem, config: CudaConfig) -> int:
@@ -144,7 +143,7 @@ def _wanted(problem: Problem) -> Iterator[CudaConfig]:
 
 def _resident(problem: Problem, rolls: bool) -> Iterator[CudaConfig]:
     """The weights stay in one block, or in those of a cluster."""
-    if problem.in_channels > _most_channels(problem, rolls, streams=False):
+    if problem.in_channels > _most_channels(problem, rolls):
         return
     for outputs in _block_outputs(problem, rolls):
         cluster = next((size for size in (1, 2, 4) if problem.out_channels <= size * outputs), 0)
@@ -158,9 +157,8 @@ def _resident(problem: Problem, rolls: bool) -> Iterator[CudaConfig]:
 def _streaming(problem: Problem) -> Iterator[CudaConfig]:
     """The weights stream through single blocks; the operand of a whole tile stays for all output channels."""
     chunks = math.ceil(problem.in_channels / chunk(problem))
-    for tile in (
-        _tiles(problem) if terms(problem) < 3 else (TILE // 2,)
-    ):  # three terms of a whole tile have no registers
+    sizes = _tiles(problem) if terms(problem) < 3 else (TILE // 2,)  # a whole tile of three terms has no registers
+    for tile in sizes:
         for tiles, weight_stages, stages in ((2, 3, 4), (1, 3, 4), (1, 2, 4), (1, 2, 2)):
             yield CudaConfig(1, PASS, False, stages, tiles * chunks, 0, weight_stages, tile)
 

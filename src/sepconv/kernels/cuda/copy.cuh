@@ -1,4 +1,5 @@
-// The roles that move data: one thread loads the input, one warp sends chunks of the operand to the other blocks of the cluster.
+// The roles that move data: one thread loads the input, another one the weights that stream, and one warp sends chunks of the operand to
+// the other blocks of a cluster.
 #pragma once
 
 #include "walk.cuh"
@@ -41,7 +42,7 @@ __device__ __forceinline__ void send_chunks(const Call& call, u32 slots, const B
   });
 }
 
-// The stream of weights: all of them, for each tile again.
+// The stream of weights: all of them, for each tile again. An item is one tile, since no rows are kept.
 __device__ __forceinline__ void stream_weights(const Call& call, u32 weights, const Barriers& barriers) {
   Ring<kWeightStages> ring;
   for_items(call.parts, [&](const Item& item) {

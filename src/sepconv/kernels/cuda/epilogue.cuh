@@ -26,7 +26,7 @@ class Results {
     find_place();
   }
 
-  // All of a block of a tile, as many boxes at a time as are staged.
+  // All of a pass, as many boxes at a time as are staged.
   __device__ __forceinline__ void put(float (&sum)[kSums], const Tile& tile) {
 #pragma unroll
     for (int eight = 0; eight < kEights; eight += kAtATime) put_eights(sum, eight, eight + kAtATime, tile);
@@ -57,7 +57,7 @@ class Results {
     }
   }
 
-  // Everything that follows from the thread: found anew for each tile where the products before need all registers.
+  // Everything that follows from the thread: found anew in each pass where the products before need all registers.
   __device__ __forceinline__ void find_place() {
     const int thread = unforeseen(threadIdx.x);
     group_ = thread / kGroup - 3, thread_ = thread % kGroup;
@@ -82,8 +82,8 @@ class Results {
     return kStreams ? tile.output * 4 : kPasses > 1 ? tile.output % kBlockOutputs * 4 : 0;
   }
 
-  // Whether all sums are numbers: then so is the sum of their products in pairs, unless these are huge. In four parts, since each addition
-  // waits for the one before.
+  // Whether all sums are numbers: then so is the sum of their products in pairs, unless these are huge. In four parts, since each
+  // addition waits for the one before.
   __device__ __forceinline__ void note(float one, float other, int eight) { all_[eight % 4] = fmaf(one, other, all_[eight % 4]); }
   __device__ __forceinline__ bool finite() const {
     const float all = all_[0] + all_[1] + (all_[2] + all_[3]);

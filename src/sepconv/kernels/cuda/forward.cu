@@ -1,6 +1,6 @@
 // The forward pass on Hopper as one kernel. A block walks down a strip of the image; its warps have roles: one thread loads input
-// rows, eight warps slide the window over them and write the operand of the product, eight warps multiply it with the weights,
-// which stay in shared memory, and store. Where there are more output channels than one block computes, the blocks of a cluster
+// rows, eight warps slide the window over them and write the operand of the product, eight warps multiply it with the weights
+// and store. The weights stay in shared memory, or stream through it for each tile; where they can do neither, the blocks of a cluster
 // share the depthwise step: each computes some of the channels and sends them to the others. See docs/kernels.md.
 #include "copy.cuh"
 #include "product.cuh"
@@ -50,7 +50,8 @@ extern "C" __global__ void
     change_registers<kFirstRegisters, kProductRegisters>();
     begin_role();
     const int thread = unforeseen(threadIdx.x) % kGroup;
-    Product(call, start + kWeightsAt, start + kSlotsAt, start + kStagedAt, start + kBiasAt, barriers, rank, group - 3, thread).compute(call.parts);
+    Product product(call, start + kWeightsAt, start + kSlotsAt, start + kStagedAt, start + kBiasAt, barriers, rank, group - 3, thread);
+    product.compute(call.parts);
   }
   __syncwarp();
   if (kCluster > 1) cluster_meet();  // a block whose memory others still write to must not end

@@ -93,6 +93,7 @@ class Weights {
   __device__ __forceinline__ Weights(u32 start, const Barriers& barriers, int group, int thread)
       : start_(weights_of_group(start, group, thread)), pass_(start_), barriers_(barriers), thread_(thread) {}
 
+  // On to the output channels of a pass; those that stream come by themselves.
   __device__ __forceinline__ void begin(int pass) {
     if (!kStreams && kPasses > 1) pass_ = start_ + pass * kPassOutputs * 128;
   }

@@ -1,11 +1,10 @@
-// Hopper's matrix products of a group of four warps.
+// Hopper's matrix products (wgmma) of a group of four warps: 64 rows by 128 or 64 columns, 16 deep; half as many sums in registers of each
+// thread as there are columns.
 #pragma once
 
 #include "problem.cuh"
 
 namespace sepconv {
-
-// --- matrix products (wgmma): 64 rows by 128 or 64 columns, 16 deep; half as many sums in registers of each of a group's threads
 
 // An operand in shared memory whose rows of 128 bytes are swizzled: `lead` bytes to the next 64 elements of a row, `stride`
 // bytes to the next eight rows.
