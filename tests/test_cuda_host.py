@@ -99,7 +99,7 @@ def test_boxes_are_what_a_stage_a_result_and_a_part_of_the_weights_hold(driver: 
     boxes = [tuple(arguments[6]) for arguments in maps]
     sizes = [tuple(arguments[4]) for arguments in maps]
     lead = 32 // dtype.itemsize
-    assert boxes == [(128 + 2 * lead, 1, 16, 1), (128 // dtype.itemsize, 1, 64, 1), (128 // dtype.itemsize, 128)]
+    assert boxes == [(128 + 2 * lead, 1, 16, 1), (128 // dtype.itemsize, 1, 64, 1), (128 // dtype.itemsize, 64)]
     assert sizes == [(4096, 1, 256, 32), (4096, 1, 512, 32), (256, 512)]
 
 

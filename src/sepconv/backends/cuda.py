@@ -139,6 +139,7 @@ def build(problem: Problem, config: CudaConfig) -> nvrtc.Build:
     (in_h, in_w), (out_h, out_w) = ((1, *size)[-2:] for size in (problem.in_size, problem.out_size))
     defines: dict[str, str | int] = {
         "ELEMENT": ELEMENTS[problem.dtype],
+        "ELEMENT_BYTES": problem.dtype.itemsize,
         "CHANNELS_LAST": int(problem.layout == CHANNELS_LAST),
         "TERMS": hopper.terms(problem),
         "CHANNELS": problem.in_channels,
@@ -153,6 +154,7 @@ def build(problem: Problem, config: CudaConfig) -> nvrtc.Build:
         "OUT_W": out_w,
         "DEPTHWISE_ACTIVATION": problem.epilogue.depthwise_activation.name,
         "POINTWISE_ACTIVATION": problem.epilogue.pointwise_activation.name,
+        "DEPTHWISE_BIAS": int(problem.epilogue.depthwise_bias),
         "POINTWISE_BIAS": int(problem.epilogue.pointwise_bias),
         "CLUSTER": config.cluster,
         "BLOCK_OUTPUTS": config.outputs,
@@ -272,7 +274,7 @@ def _kernel(problem: Problem, config: CudaConfig, device: int) -> Kernel:
     y_box = (64, 1, 128 // item) if problem.layout == CHANNELS_FIRST else (128 // item, 1, 64)
     _encode_images(call.y_map, problem, problem.out_channels, problem.out_size, y_box, SWIZZLE_128)
     if config.weight_stages:
-        weight_box = (hopper.weight_part(problem, config), config.outputs)
+        weight_box = (hopper.weight_part(problem, config), hopper.PASS // 2)
         channels = (problem.in_channels, problem.out_channels)
         cuda_driver.encode(call.weight_map, problem.dtype, channels, weight_box, SWIZZLE_128)
     grid = config.cluster * min(clusters, strips * call.parts)

@@ -1,4 +1,4 @@
-// The roles that move data: one thread loads the input, another one the weights that stream, and one warp sends chunks of the operand to
+// The roles that move data: one thread loads the input, two others the weights that stream, and one warp sends chunks of the operand to
 // the other blocks of a cluster.
 #pragma once
 
@@ -42,17 +42,19 @@ __device__ __forceinline__ void send_chunks(const Call& call, u32 slots, const B
   });
 }
 
-// The stream of weights: all of them, for each tile again. An item is one tile, since no rows are kept.
-__device__ __forceinline__ void stream_weights(const Call& call, u32 weights, const Barriers& barriers) {
+// A product group's stream of weights: all of its output channels, for each tile again. An item is one tile, since no rows are kept.
+__device__ __forceinline__ void stream_weights(const Call& call, u32 weights, const Barriers& barriers, int group) {
+  weights += group * kWeightStages * kWeightPartBytes;
   Ring<kWeightStages> ring;
   for_items(call.parts, [&](const Item& item) {
 #pragma unroll 1
-    for (int output = 0; output < kOutputs; output += kPassOutputs) {
+    for (int output = group * kBlockRows; output < kPasses * kPassOutputs; output += kPassOutputs) {
 #pragma unroll 1
       for (int part = 0; part < kWeightParts; ++part, ring.next()) {
-        barrier_wait(barriers.weights_empty(ring.at), ring.parity ^ 1);
-        barrier_expect(barriers.weights_full(ring.at), kWeightPartBytes);
-        load_box(weights + ring.at * kWeightPartBytes, call.weight_map, barriers.weights_full(ring.at), part * kWeightPart, output);
+        const u32 full = barriers.weights_full(group, ring.at);
+        barrier_wait(barriers.weights_empty(group, ring.at), ring.parity ^ 1);
+        barrier_expect(full, kWeightPartBytes);
+        load_box(weights + ring.at * kWeightPartBytes, call.weight_map, full, part * kWeightPart, output);
       }
     }
   });

@@ -9,10 +9,10 @@
 
 namespace sepconv {
 
-// The bias of the block's output channels; zeros where there are none.
-__device__ __forceinline__ void load_bias(float* to, const void* bias, int rank) {
+// The bias of the block's output channels, by the threads of a role; zeros where there are none.
+__device__ __forceinline__ void load_bias(float* to, const void* bias, int rank, int thread) {
 #pragma unroll 1
-  for (int i = threadIdx.x; i < kBiases; i += kThreads) {
+  for (int i = thread; i < kBiases; i += kRoleThreads) {
     const int output = rank * kBlockOutputs + i;
     to[i] = output < kOutputs ? element(bias, output) : 0.f;
   }
@@ -44,6 +44,8 @@ class Results {
  private:
   static constexpr int kEights = kColumns / 8, kBoxEights = kBoxColumnsOut / 8;  // eights of columns of the product, and of a box
   static constexpr int kRunEights = kRun / 2;  // that make a run of a thread
+  static constexpr bool kWholeOutputs = kOutputs % kPassOutputs == 0, kWholeRows = kOutW % kTile == 0;  // all tiles are full
+  static constexpr int kWriters = kStaged > 0 ? kGroup : 32;  // threads that write together
   static constexpr int kAtATime = kStaged == 0 ? kEights : kStaged * kBoxEights;  // that are staged together
 
   // Some eights; what is staged together has to come in order.
@@ -84,16 +86,19 @@ class Results {
 
   // Whether all sums are numbers: then so is the sum of their products in pairs, unless these are huge. In four parts, since each
   // addition waits for the one before.
-  __device__ __forceinline__ void note(float one, float other, int eight) { all_[eight % 4] = fmaf(one, other, all_[eight % 4]); }
+  __device__ __forceinline__ void note(float one, float other, int eight) { all_[eight % kChains] = fmaf(one, other, all_[eight % kChains]); }
   __device__ __forceinline__ bool finite() const {
-    const float all = all_[0] + all_[1] + (all_[2] + all_[3]);
+    float all = 0.f;
+#pragma unroll
+    for (int i = 0; i < kChains; ++i) all += all_[i];
     return all - all == 0.f;
   }
 
   __device__ __forceinline__ void begin(int eight, const Tile& tile) {
     if (eight == 0) {
-      if (kStaged == 0 || kSplitAnew) find_place();
-      all_[0] = all_[1] = all_[2] = all_[3] = 0.f;
+      if (kSplitAnew || (kStaged == 0 && !kDirectly)) find_place();
+#pragma unroll
+      for (int i = 0; i < kChains; ++i) all_[i] = 0.f;
     }
     if (kStaged == 0) {
       const long long at = index_of<kOutputs, kOutH, kOutW>(tile.image(), output(tile), tile.row_of_image(), pixel(tile));
@@ -145,7 +150,9 @@ class Results {
         run[i] = activate<kPointwiseActivation>(kPointwiseBias ? one + load_float(bias) : one);
       }
       const int on = half * 8;  // rows further down
-      if (output(tile) + (kChannelsLast ? along : on) >= kOutputs || pixel(tile) + (kChannelsLast ? on : along) >= kOutW) continue;
+      const bool is_output = kWholeOutputs || output(tile) + (kChannelsLast ? along : on) < kOutputs;
+      const bool is_pixel = kWholeRows || pixel(tile) + (kChannelsLast ? on : along) < kOutW;
+      if (!is_output || !is_pixel) continue;
       constexpr long long kRowStep = kChannelsLast ? kOutputs : (long long)(kOutH) * kOutW;
       store_run(to_y_ + (on * kRowStep + along) * kElementBytes, run);  // inside or outside of y: its rows are whole runs
     }
@@ -156,32 +163,48 @@ class Results {
   }
 
   // What was staged goes to y. Where an operand does not split into terms (infinities, and what rounds to one), some sum is no
-  // number, and neither is the sum of all: then the group's part of the tile is computed again, as the reference computes it.
+  // number, and neither is the sum of all: then the part of the tile of those who wrote together is computed again, as the reference
+  // computes it.
   __device__ __forceinline__ void end(int begin, int end, const Tile& tile) {
-    if (kStaged > 0) fence_async();
     bool wrong = false;
-    if (end == kEights) wrong = threads_meet_any(1 + group_, kGroup, !finite());
-    else threads_meet(1 + group_, kGroup);
-    if (kStaged > 0 && thread_ == 0) {
-#pragma unroll
-      for (int box = 0; box < kStaged; ++box) {
-        const int along = begin * 8 + box * kBoxColumnsOut;
-        store_box(call_.y_map, staged_ + box * kResultBytes, group_pixel(tile) + (kChannelsLast ? 0 : along),
-                  tile.row_of_image(), group_output(tile) + (kChannelsLast ? along : 0), tile.image());
-      }
-      commit_stores();
-      if (wrong) wait_stores();
+    if (kStaged == 0) {
+      wrong = __any_sync(~0u, !finite());
+      if (wrong) __syncwarp();
+    } else {
+      fence_async();
+      if (end == kEights) wrong = threads_meet_any(1 + group_, kGroup, !finite());
+      else threads_meet(1 + group_, kGroup);
+      if (thread_ == 0) store_boxes(begin, tile, wrong);
+      if (wrong) threads_meet(1 + group_, kGroup);
     }
-    if (!wrong) return;
-    threads_meet(1 + group_, kGroup);
-    compute_exactly(call_, tile.image(), unforeseen(group_output(tile)), tile.row_of_image(), group_pixel(tile), unforeseen(thread_));
+    if (wrong) compute_exactly(call_, area(tile), unforeseen(thread_) % kWriters, kWriters);
+  }
+
+  __device__ __forceinline__ void store_boxes(int begin, const Tile& tile, bool wait) const {
+#pragma unroll
+    for (int box = 0; box < kStaged; ++box) {
+      const int along = begin * 8 + box * kBoxColumnsOut;
+      store_box(call_.y_map, staged_ + box * kResultBytes, group_pixel(tile) + (kChannelsLast ? 0 : along), tile.row_of_image(),
+                group_output(tile) + (kChannelsLast ? along : 0), tile.image());
+    }
+    commit_stores();
+    if (wait) wait_stores();
+  }
+
+  // Of a tile, what those threads have that write together: the group, or a warp where each writes by itself.
+  __device__ __forceinline__ Area area(const Tile& tile) const {
+    constexpr int kRows = kWriters == kGroup ? kBlockRows : 16;
+    const int first = unforeseen(thread_) / kWriters * kRows;
+    return {tile.image(), tile.row_of_image(), group_pixel(tile) + (kChannelsLast ? first : 0), kChannelsLast ? kRows : kColumns,
+            group_output(tile) + (kChannelsLast ? 0 : first), kChannelsLast ? kColumns : kRows};
   }
 
   const Call& call_;
   const u32 all_staged_, all_bias_;  // of both groups
   int group_, thread_, row_, column_;
   u32 staged_, to_, bias_;  // where the group's boxes, this thread's first pair and its bias lie
-  float all_[4];
+  static constexpr int kChains = kSplitAnew ? 1 : 4;
+  float all_[kChains];
   char* to_y_;
 };
 

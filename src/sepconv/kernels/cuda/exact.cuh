@@ -25,22 +25,23 @@ __device__ __forceinline__ float depthwise_exactly(const Call& call, int image, 
   return activate<kDepthwiseActivation>(sum);
 }
 
-// What one product group has of a tile, of one block: pixels from `column` and output channels from `first` on. A thread has one pixel and
-// some of the output channels.
-__device__ __forceinline__ void compute_exactly(const Call& call, int image, int first, int row, int column, int thread) {
-  constexpr int kPixelsOfGroup = kChannelsLast ? kBlockRows : kColumns, kOutputsOfThread = kBlockRows * kColumns / kGroup;
-  column += thread % kPixelsOfGroup;
-  first += thread / kPixelsOfGroup * kOutputsOfThread;
-  if (column >= kOutW) return;
+// Some pixels of a row, some output channels of each.
+struct Area {
+  int image, row, column, pixels, output, outputs;
+};
+
+__device__ __forceinline__ void compute_exactly(const Call& call, const Area& area, int thread, int threads) {
 #pragma unroll 1
-  for (int output = first; output < min(kOutputs, first + kOutputsOfThread); ++output) {
+  for (int i = thread; i < area.pixels * area.outputs; i += threads) {
+    const int column = area.column + i % area.pixels, output = area.output + i / area.pixels;
+    if (column >= kOutW || output >= kOutputs) continue;
     float sum = call.pointwise_bias ? element(call.pointwise_bias, output) : 0.f;
 #pragma unroll 1
     for (int channel = 0; channel < kChannels; ++channel) {
       sum = fmaf(element(call.pointwise_weight, (long long)(output) * kChannels + channel),
-                 depthwise_exactly(call, image, channel, row, column), sum);
+                 depthwise_exactly(call, area.image, channel, area.row, column), sum);
     }
-    set_element(call.y, index_of<kOutputs, kOutH, kOutW>(image, output, row, column), activate<kPointwiseActivation>(sum));
+    set_element(call.y, index_of<kOutputs, kOutH, kOutW>(area.image, output, area.row, column), activate<kPointwiseActivation>(sum));
   }
 }
 

@@ -6,9 +6,9 @@
 #include "product.cuh"
 #include "window.cuh"
 
-// Registers of a thread when the block starts, and in each role; together no more than those of 640 threads at the start.
+// Registers of a thread when the block starts, and in each role; together no more than those of all threads at the start.
 constexpr int kFirstRegisters = 96, kCopyRegisters = 32;
-constexpr int kMore = sepconv::kSplitAnew ? 168 : 160;
+constexpr int kMore = sepconv::kDirectly ? 128 : sepconv::kSplitAnew ? 168 : 160;
 constexpr int kProductRegisters = sepconv::kManyRegisters ? kMore : 104, kDepthwiseRegisters = 224 - kProductRegisters;
 
 extern "C" __global__ void
@@ -27,10 +27,6 @@ extern "C" __global__ void
     barriers.init(rank);
     fence_barriers();
   }
-  load_all_taps<Lane>(reinterpret_cast<float*>(shared + kTapsAt), call.depthwise_weight, call.depthwise_bias, rank);
-  if (!kStreams) load_weights(start + kWeightsAt, call.pointwise_weight, rank * kBlockOutputs);
-  fence_async();
-  if (kPointwiseBias) load_bias(reinterpret_cast<float*>(shared + kBiasAt), call.pointwise_bias, rank);
   __syncthreads();
   if (kCluster > 1) cluster_meet();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = threadIdx.x / kGroup;
@@ -40,17 +36,25 @@ extern "C" __global__ void
     change_registers<kFirstRegisters, kCopyRegisters>();
     begin_role();
     if (threadIdx.x == 0) load_input(call, start + kStagesAt, barriers, rank);
-    if (kStreams && threadIdx.x == 32) stream_weights(call, start + kWeightsAt, barriers);
+    if (kStreams && (warp == 1 || warp == 2) && lane == 0) stream_weights(call, start + kWeightsAt, barriers, warp - 1);
     if (kCluster > 1 && warp == 1) send_chunks(call, start + kSlotsAt, barriers, rank, lane);
   } else if (group < 3) {
     change_registers<kFirstRegisters, kDepthwiseRegisters>();
+    load_all_taps(shared + kTapsAt, call.depthwise_weight, call.depthwise_bias, rank, unforeseen(threadIdx.x) - kGroup);
+    threads_meet(3, kRoleThreads);
     begin_role();
     depthwise(call, Rows(start + kStagesAt, start + kSlotsAt, start + kTapsAt, barriers, rank, warp - 4, lane));
   } else {
     change_registers<kFirstRegisters, kProductRegisters>();
+    const int thread = threadIdx.x - 3 * kGroup;
+    if (!kStreams) load_weights(start + kWeightsAt, call.pointwise_weight, rank * kBlockOutputs, thread);
+    if (kPointwiseBias) load_bias(reinterpret_cast<float*>(shared + kBiasAt), call.pointwise_bias, rank, thread);
+    fence_async();
+    threads_meet(4, kRoleThreads);
     begin_role();
-    const int thread = unforeseen(threadIdx.x) % kGroup;
-    Product product(call, start + kWeightsAt, start + kSlotsAt, start + kStagedAt, start + kBiasAt, barriers, rank, group - 3, thread);
+    const int of_group = unforeseen(threadIdx.x) % kGroup;
+    Product product(call, start + kWeightsAt, start + kSlotsAt, start + kStagedAt, start + kBiasAt, barriers, rank,
+                    uniform(group - 3), of_group);
     product.compute(call.parts);
   }
   __syncwarp();

@@ -6,8 +6,7 @@
 
 namespace sepconv {
 
-// Neighbouring pixels that a lane has at a time. Where they lie together, 16 bytes of them.
-constexpr int kPixels = kChannelsLast ? 4 : 16 / kElementBytes;
+constexpr int kPixels = 4;  // neighbouring ones that a lane has at a time
 
 template <int Count>
 __device__ __forceinline__ void load_floats(float* v, u32 from) {
@@ -30,18 +29,41 @@ __device__ __forceinline__ void load_elements(float* v, u32 from) {
   }
 }
 
-// The taps of this block's channels, as its lanes read them, with the bias in the last place of the first row.
-template <typename Lane>
-__device__ __forceinline__ void load_all_taps(float* taps, const void* weight, const void* bias, int rank) {
-#pragma unroll 1
-  for (int i = threadIdx.x; i < kOwnChunks * kChunk * kTapFloats; i += kThreads) {
-    const int own = i / kTapFloats, h = i % kTapFloats / kTapRow, w = i % kTapRow;
-    const int channel = (own / kChunk * kCluster + rank) * kChunk + own % kChunk;
-    float value = 0.f;
-    if (channel < kChannels && w < kKernelW) value = element(weight, (channel * kKernelH + h) * kKernelW + w);
-    else if (channel < kChannels && bias && h == 0 && w == kTapRow - 1) value = element(bias, channel);
-    taps[Lane::tap_index(own, h, w)] = value;
+// What multiply-adds slide over: columns of an input row, and a row of taps.
+template <int AtOnce, int Read>
+struct FloatInput {
+  float v[AtOnce][Read];
+};
+template <int AtOnce>
+struct FloatTaps {
+  float v[AtOnce][kTapRow], bias[AtOnce];
+};
+
+// One row of taps on one row of input, added up; the first window begins at column `Before`.
+template <int Before, int AtOnce, int Pixels, int Read>
+__device__ __forceinline__ void add_taps(float (&sum)[AtOnce][Pixels], const FloatTaps<AtOnce>& taps, const FloatInput<AtOnce, Read>& input) {
+#pragma unroll
+  for (int c = 0; c < AtOnce; ++c) {
+#pragma unroll
+    for (int k = 0; k < kKernelW; ++k) {
+#pragma unroll
+      for (int p = 0; p < Pixels; ++p) sum[c][p] = fmaf(taps.v[c][k], input.v[c][Before + p + k], sum[c][p]);
+    }
   }
+}
+
+// The taps of this block's channels, by the threads of a role, as its lanes read them, with the bias in the last place of the first row.
+template <typename Lane>
+__device__ __forceinline__ void load_float_taps(float* taps, const void* weight, const void* bias, int rank, int thread) {
+  const auto load = [&](int i) {
+    const int own = i / kTapFloats, h = i % kTapFloats / kTapRow, w = i % kTapRow, channel = channel_of(own, rank);
+    const bool is_tap = w < kKernelW, is_bias = bias && h == 0 && w == kTapRow - 1, exists = channel < kChannels && (is_tap || is_bias);
+    const int at = is_tap ? (channel * kKernelH + h) * kKernelW + w : channel;
+    const float value = element(is_bias ? bias : weight, exists ? at : 0);
+    return exists ? value : 0.f;
+  };
+  const auto store = [&](int i, float value) { taps[Lane::tap_index(i / kTapFloats, i % kTapFloats / kTapRow, i % kTapRow)] = value; };
+  for_batches<kOwnChunks * kChunk * kTapFloats, kRoleThreads>(thread, load, store);
 }
 
 }  // namespace sepconv

@@ -15,7 +15,7 @@ constexpr __device__ int operand_row(int channel) {
 // results stored to the same. So the bits of the numbers of eight rows are read backwards: row 1 is the output channel 4.
 constexpr __device__ int place_of_row(int row) { return kSplitAnew ? row % 2 * 4 + row % 4 / 2 * 2 + row / 4 : row; }
 
-// Which of 128 columns of the product an output pixel is, or with channels last an output channel. Where results are written from
+// Which column of the product an output pixel is, or with channels last an output channel. Where results are written from
 // registers the columns change places, so that a thread has a run of neighbours in one row, 16 bytes, and four threads have four.
 constexpr bool kInRuns = kStaged == 0;
 constexpr int kRun = 16 / kElementBytes;

@@ -10,6 +10,13 @@ constexpr int kAtOnce = 2, kPairs = kPart / kAtOnce, kPixelsOfWarp = kTile / kTe
 constexpr int kStepPixels = 32 / kPairs * kPixels, kSteps = kPixelsOfWarp / kStepPixels;
 constexpr int kRead = kPixels + kKernelW - 1, kBefore = 0;
 
+using Input = FloatInput<kAtOnce, kRead>;
+using Taps = FloatTaps<kAtOnce>;
+
+__device__ __forceinline__ void add_row(float (&sum)[kAtOnce][kPixels], const Taps& taps, const Input& input) {
+  add_taps<kBefore>(sum, taps, input);
+}
+
 class Lane {
  public:
   __device__ __forceinline__ Lane(u32 stages, u32 slots, u32 taps, int warp, int lane) {
@@ -24,21 +31,22 @@ class Lane {
     return ((channel / kPart * kKernelH + h) * kTapRow + w) * kPart + channel % kPart;
   }
 
-  __device__ __forceinline__ void load_taps(float (&tap)[2][kTapRow], int part, int, int h) const {
+  __device__ __forceinline__ void load_taps(Taps& taps, int part, int, int h) const {
 #pragma unroll
     for (int w = 0; w < (h == 0 ? kTapRow : kKernelW); ++w) {
       float both[2];
       load_words(both, taps_ + tap_index(part * kPart, h, w) * 4);
-      tap[0][w] = both[0], tap[1][w] = both[1];
+      taps.v[0][w] = both[0], taps.v[1][w] = both[1];
     }
+    if (h == 0) taps.bias[0] = taps.v[0][kTapRow - 1], taps.bias[1] = taps.v[1][kTapRow - 1];
   }
 
-  __device__ __forceinline__ void load(float (&v)[2][kRead], u32 stage, int step, int h) const {
+  __device__ __forceinline__ void load(Input& input, u32 stage, int step, int h) const {
 #pragma unroll
     for (int i = 0; i < kRead; ++i) {
       float both[2];
       load_elements<2>(both, stage + from_ + (h * kBoxColumns + step * kStepPixels + i) * 128);
-      v[0][i] = both[0], v[1][i] = both[1];
+      input.v[0][i] = both[0], input.v[1][i] = both[1];
     }
   }
 
@@ -56,5 +64,9 @@ class Lane {
  private:
   u32 from_, to_, taps_;
 };
+
+__device__ __forceinline__ void load_all_taps(char* taps, const void* weight, const void* bias, int rank, int thread) {
+  load_float_taps<Lane>(reinterpret_cast<float*>(taps), weight, bias, rank, thread);
+}
 
 }  // namespace sepconv

@@ -1,4 +1,4 @@
-// What a lane of the depthwise step has where the pixels of a row lie together: a warp has some channels of a part, as many at a
+// What a lane of the depthwise step has where the pixels of a row lie together, in float32: a warp has some channels of a part, as many at a
 // time as its lanes can share a row of the tile, and a lane 16 bytes of neighbouring pixels of each.
 #pragma once
 
@@ -14,6 +14,13 @@ static_assert(kSteps > 0, "too many warps for so small a tile");
 constexpr int kLeft = (kPaddingW + kPixels - 1) / kPixels, kRight = (kKernelW - 1 - kPaddingW + kPixels - 1) / kPixels;
 constexpr int kRead = kPixels * (1 + kLeft + kRight), kBefore = kPixels * kLeft - kPaddingW;
 
+using Input = FloatInput<kAtOnce, kRead>;
+using Taps = FloatTaps<kAtOnce>;
+
+__device__ __forceinline__ void add_row(float (&sum)[kAtOnce][kPixels], const Taps& taps, const Input& input) {
+  add_taps<kBefore>(sum, taps, input);
+}
+
 class Lane {
  public:
   __device__ __forceinline__ Lane(u32 stages, u32 slots, u32 taps, int warp, int lane) {
@@ -26,17 +33,18 @@ class Lane {
   // Where the taps of a channel of the block's lie, in floats.
   static __device__ __forceinline__ int tap_index(int channel, int h, int w) { return channel * kTapFloats + h * kTapRow + w; }
 
-  __device__ __forceinline__ void load_taps(float (&tap)[1][kTapRow], int part, int step, int h) const {
+  __device__ __forceinline__ void load_taps(Taps& taps, int part, int step, int h) const {
 #pragma unroll
     for (int i = 0; i < kTapRow; i += 4) {
-      load_floats<4>(&tap[0][i], taps_ + tap_index(part * kPart + step * kStepChannels, h, i) * 4);
+      load_floats<4>(&taps.v[0][i], taps_ + tap_index(part * kPart + step * kStepChannels, h, i) * 4);
     }
+    if (h == 0) taps.bias[0] = taps.v[0][kTapRow - 1];
   }
 
-  __device__ __forceinline__ void load(float (&v)[1][kRead], u32 stage, int step, int h) const {
+  __device__ __forceinline__ void load(Input& input, u32 stage, int step, int h) const {
     stage += from_ + (step * kStepChannels * kRows + h) * kBoxColumns * kElementBytes;
 #pragma unroll
-    for (int i = 0; i < kRead; i += kPixels) load_elements<kPixels>(&v[0][i], stage + i * kElementBytes);
+    for (int i = 0; i < kRead; i += kPixels) load_elements<kPixels>(&input.v[0][i], stage + i * kElementBytes);
   }
 
   __device__ __forceinline__ void put(u32 slot, int, int step, float (&done)[1][kPixels]) const {
@@ -44,9 +52,9 @@ class Lane {
     const u32 to = (slot + to_ + row * 128) ^ (row % 8 << 4);
     for_terms(done[0], [&](int t, u32(&pairs)[kPixels / 2]) {
       if constexpr (kInRuns) {
-        swap_halves(pairs);
-#pragma unroll
-        for (int i = 0; i < kPixels / 2; ++i) store_words((to ^ (i << 4)) + t * kTermBytes, {pairs[i]});
+        // Lanes of the second 64 pixels store their second pair first: the others' is on its way to the same banks.
+        store_words(to + t * kTermBytes, {swaps_ ? pairs[1] : pairs[0]});
+        store_words((to ^ 16) + t * kTermBytes, {swaps_ ? pairs[0] : pairs[1]});
       } else {
         store_words(to + t * kTermBytes, pairs);
       }
@@ -56,21 +64,16 @@ class Lane {
  private:
   // Where a channel of a chunk has its pixels, from `pixel` on, in a slot.
   static __device__ __forceinline__ u32 offset(int channel, int pixel) {
-    const int row = operand_row(channel), column = column_of(pixel) ^ (kInRuns && pixel >= 64 ? kPixels / 4 * 8 : 0);
+    const int row = operand_row(channel), column = column_of(pixel) ^ (kInRuns && pixel >= 64 ? 8 : 0);
     return column / 64 * (kChunk * 128) + row * 128 + ((column % 64 / 8 ^ row % 8) << 4) + column % 8 * 2;
-  }
-
-  // Lanes of the second 64 pixels store the second half of their pairs first: the others' are on their way to the same banks.
-  __device__ __forceinline__ void swap_halves(u32 (&pairs)[kPixels / 2]) const {
-#pragma unroll
-    for (int i = 0; i < kPixels / 4; ++i) {
-      const u32 first = pairs[i], second = pairs[i + kPixels / 4];
-      pairs[i] = swaps_ ? second : first, pairs[i + kPixels / 4] = swaps_ ? first : second;
-    }
   }
 
   u32 from_, to_, taps_;
   bool swaps_;
 };
+
+__device__ __forceinline__ void load_all_taps(char* taps, const void* weight, const void* bias, int rank, int thread) {
+  load_float_taps<Lane>(reinterpret_cast<float*>(taps), weight, bias, rank, thread);
+}
 
 }  // namespace sepconv

@@ -15,11 +15,11 @@ constexpr int kInH = SEPCONV_IN_H, kInW = SEPCONV_IN_W, kOutH = SEPCONV_OUT_H, k
 constexpr int kCluster = SEPCONV_CLUSTER, kBlockOutputs = SEPCONV_BLOCK_OUTPUTS;
 constexpr bool kRolls = SEPCONV_ROLLS;
 constexpr int kStages = SEPCONV_STAGES, kSlots = SEPCONV_SLOTS, kStaged = SEPCONV_STAGED;
-// Parts of the pointwise weights that stream through shared memory at a time (0: the weights of a block stay there).
+// Parts of the pointwise weights that stream through shared memory at a time, for each product group (0: the weights of a block stay there).
 constexpr int kWeightStages = SEPCONV_WEIGHT_STAGES;
 constexpr bool kStreams = kWeightStages > 0;
 static_assert(!kStreams || kCluster == 1, "a block through which the weights stream needs no other");
-constexpr bool kPointwiseBias = SEPCONV_POINTWISE_BIAS;
+constexpr bool kDepthwiseBias = SEPCONV_DEPTHWISE_BIAS, kPointwiseBias = SEPCONV_POINTWISE_BIAS;
 // An operand of the product is a sum of so many 16-bit terms: 1 for 16-bit tensors, 2 or 3 for float32.
 constexpr int kTerms = SEPCONV_TERMS;
 
@@ -38,7 +38,7 @@ constexpr int kPasses = (kStreams ? kOutputs + kPassOutputs - 1 : kBlockOutputs)
 // Threads: one group that moves data, two for the depthwise step, two for the product. A group is four warps. The depthwise warps
 // work on a chunk together or, where chunks, stages and slots come in pairs, as two teams on every other chunk each: fewer threads
 // then wait for one another. (Each stage has to stay with one team: the other would not see that a barrier is a round behind.)
-constexpr int kGroup = 128, kDepthwiseWarps = 8, kThreads = 5 * kGroup;
+constexpr int kGroup = 128, kDepthwiseWarps = 8, kRoleThreads = 2 * kGroup, kThreads = kGroup + 2 * kRoleThreads;
 // The teams of a kernel that keeps rows of float32 would need more registers than there are.
 constexpr int kKept = kRolls ? kKernelH - 1 : 0;  // output rows that are begun and not finished
 constexpr bool kEnoughRegisters = kKept == 0 || kElementBytes == 2;
@@ -60,26 +60,33 @@ constexpr int kInputBytes = kPart * kRows * kBoxColumns * kElementBytes, kStageB
 constexpr int kTermBytes = kTile * kChunk * 2, kSlotBytes = kTerms * kTermBytes;
 // The weights lie in parts, of every term: a row of 128 bytes, 64 channels, for each output channel of the block. Where they stream as
 // float32, or where there are three terms and registers to spare, they stay float32 (32 channels a row) and are split anew each time:
-// the products take them from registers. A block that streams goes through all output channels.
+// the products take them from registers. A block that streams goes through all output channels; each product group has a stream of
+// its own.
 constexpr bool kSplitAnew = kManyRegisters && (kTerms == 3 || (kTerms > 1 && kStreams));
 constexpr int kWeightPart = kSplitAnew ? 32 : 64, kWeightParts = (kChunks * kChunk + kWeightPart - 1) / kWeightPart;
-constexpr int kWeightPartBytes = kBlockOutputs * 128, kWeightTermBytes = kWeightParts * kWeightPartBytes;
-constexpr int kWeightBytes = kStreams ? kWeightStages * kWeightPartBytes : (kSplitAnew ? 1 : kTerms) * kWeightTermBytes;
+constexpr int kWeightPartBytes = (kStreams ? kBlockRows : kBlockOutputs) * 128, kWeightTermBytes = kWeightParts * kWeightPartBytes;
+constexpr int kWeightBytes = kStreams ? 2 * kWeightStages * kWeightPartBytes : (kSplitAnew ? 1 : kTerms) * kWeightTermBytes;
 constexpr int kBiases = kPointwiseBias ? kPasses * kPassOutputs : 0;
+// Where weights stream as they are, a group writes its results as soon as it has them: the other one multiplies meanwhile.
+constexpr bool kDirectly = kStreams && !kSplitAnew;
 // A box of results: 128 bytes of each row of a block.
 constexpr int kBoxColumnsOut = 128 / kElementBytes, kBoxes = kColumns / kBoxColumnsOut, kResultBytes = kBlockRows * 128;
 // The taps of a channel: rows with room for the bias in the last place of the first; where a lane reads four at once, whole 16
 // bytes.
 constexpr int kTapRow = kChannelsLast ? kKernelW + 1 : kKernelW / 4 * 4 + 4, kTapFloats = kKernelH * kTapRow;
+// Where matrix units slide the window (bands.cuh) they are pairs of 16 bits: of each tap and its neighbours, and zeros at the end. The bias
+// comes after all rows.
+constexpr bool kBands = !kChannelsLast && kElementBytes == 2;
+constexpr int kPairs16 = kKernelW + 2, kTapBytes = kBands ? kKernelH * kPairs16 * 4 + 4 : kTapFloats * 4;
 
 // Shared memory, from 1024 bytes on a multiple of which it begins.
 constexpr int kWeightsAt = 0, kSlotsAt = kWeightsAt + kWeightBytes, kStagedAt = kSlotsAt + kSlots * kSlotBytes;
 constexpr int kStagesAt = kStagedAt + 2 * kStaged * kResultBytes, kTapsAt = kStagesAt + kStages * kStageBytes;
-constexpr int kBiasAt = kTapsAt + kOwnChunks * kChunk * kTapFloats * 4, kBarriersAt = kBiasAt + kBiases * 4;
-constexpr int kSharedBytes = kBarriersAt + 8 * 2 * (kStages + kSlots + kWeightStages) + 1024;
+constexpr int kBiasAt = kTapsAt + kOwnChunks * kChunk * kTapBytes, kBarriersAt = kBiasAt + kBiases * 4;
+constexpr int kSharedBytes = kBarriersAt + 8 * 2 * (kStages + kSlots + 2 * kWeightStages) + 1024;
 
 static_assert(kSlots % kCluster == 0, "a slot belongs to one block of the cluster");
-static_assert(kPasses == 1 || kSlots % kChunks == 0, "the operand of a tile stays for all passes");
+static_assert(kPasses == 1 || kSlots >= kChunks, "the operand of a tile stays for all passes");
 static_assert(kPaddingW <= kLead && kKernelW - 1 - kPaddingW <= kBoxColumns - kTile - kLead, "the window reaches beyond the box");
 
 // The rows of all images together are cut into parts of `rows` rows each, and the first `longer` of one more.

@@ -14,7 +14,7 @@ constexpr int kLongestSum = kTerms == 1 ? 1 << 20 : kTerms == 2 ? 256 : kSplitAn
 constexpr bool kInParts = kChunks * kChunk > kLongestSum;
 static_assert(!kInParts || kSplitAnew, "nothing else takes sums out of the matrix units in between");
 // Where there are registers to spare, results wait in them, and are written while the next product is computed.
-constexpr bool kWait = kManyRegisters && !kInParts;
+constexpr bool kWait = kManyRegisters && !kInParts && !kDirectly;
 
 // How many chunks are multiplied together. Of three terms the small products of all of them come first: each sum that is added to cuts
 // off what does not fit, so where float32 is wanted in full few of them should be large. Of one term a single chunk would be too little
@@ -52,6 +52,8 @@ struct Sums {
 
 // Where the slots hold whole tiles, a tile begins at the first of them, or that many further on.
 constexpr bool kWholeTiles = kSlots % kChunks == 0;
+// The same for chunks that are multiplied together.
+constexpr bool kWholeBatches = kWholeTiles || (kSlots % kTogether == 0 && kChunks % kTogether == 0);
 
 // The operand of a tile as one pass over the output channels sees it: chunk after chunk, in slots.
 struct Pass {
@@ -60,19 +62,28 @@ struct Pass {
   int thread;
   bool is_first, is_last;  // the slots may still be filled; they are empty afterwards
 
-  __device__ __forceinline__ u32 address(const Ring<kSlots>& slot) const { return slots + slot.at * kSlotBytes; }
+  // The operand of a product: the first channels of a chunk, of the first term.
+  __device__ __forceinline__ u32 operand(const Ring<kSlots>& slot) const {
+    return describe(slots, kChannelsLast ? 16 : kChunk * 128) + slot.at * (kSlotBytes / 16);
+  }
   __device__ __forceinline__ void wait_for(const Ring<kSlots>& slot) const {
     if (kPasses == 1 || is_first) barrier_wait(barriers.slot_full(slot.at), slot.parity);
   }
-  static __device__ __forceinline__ void next(Ring<kSlots>& slot) {
-    if (kWholeTiles) ++slot.at;
-    else slot.next();
+  static __device__ __forceinline__ void next(Ring<kSlots>& slot, int chunks = 1) {
+    if (kWholeTiles) slot.at += chunks;
+    else slot.next(chunks);
+  }
+  // Some of the chunks that are multiplied together, from `first` on.
+  static __device__ __forceinline__ Ring<kSlots> further(Ring<kSlots> first, int chunks) {
+    if (kWholeBatches) first.at += chunks;
+    else first.next(chunks);
+    return first;
   }
   // This group has read some chunks, from one on; its first threads say so.
   __device__ __forceinline__ void release(const Ring<kSlots>& first, int chunks) const {
     if (thread >= chunks || !(kPasses == 1 || is_last)) return;
     int slot = first.at + thread;
-    if (!kWholeTiles && slot >= kSlots) slot -= kSlots;
+    if (!kWholeBatches && slot >= kSlots) slot -= kSlots;
     if (kCluster == 1) barrier_arrive(barriers.slot_empty(slot));
     else barrier_arrive_at(barriers.slot_empty(slot), slot % kCluster);
   }
@@ -81,27 +92,25 @@ struct Pass {
 // Products of one chunk whose terms' numbers sum up to at most `Most` and at least `Least`, the smallest products first. Of three
 // terms the pairs of the smallest ones are left out. The first replaces the sums, unless it `adds`.
 template <int Most, int Least>
-__device__ __forceinline__ void multiply_chunk(Sums& sums, u32 weights, u32 slot, bool adds) {
+__device__ __forceinline__ void multiply_chunk(Sums& sums, u32 weights, u32 operand, bool adds) {
   constexpr int kDeep = 16;  // channels of one product
 #pragma unroll
   for (int both = Most; both >= Least; --both) {
 #pragma unroll
     for (int in_chunk = 0; in_chunk < kChunk; in_chunk += kDeep) {
-      const u64 w = describe(weights + in_chunk * 2, 16, 1024);
-      const u64 d = kChannelsLast ? describe(slot + in_chunk * 2, 16, 1024) : describe(slot, kChunk * 128, 1024);
 #pragma unroll
       for (int t = 0; t <= both; ++t, adds = true) {
-        const u64 w_term = w + u64(t * kWeightTermBytes / 16), d_term = d + u64((both - t) * kTermBytes / 16);
-        multiply(sums.of, kChannelsLast ? d_term : w_term, kChannelsLast ? w_term : d_term, adds);
+        const u32 w = further(weights, in_chunk * 2 + t * kWeightTermBytes), d = further(operand, in_chunk * 2 + (both - t) * kTermBytes);
+        multiply(sums.of, kChannelsLast ? d : w, kChannelsLast ? w : d, adds);
       }
     }
   }
 }
 
-__device__ __forceinline__ void wait_for_chunks(const Pass& pass, Ring<kSlots> slot, const Weights& weights, int begin, int end) {
+__device__ __forceinline__ void wait_for_chunks(const Pass& pass, Ring<kSlots> first, const Weights& weights, int begin, int end) {
 #pragma unroll
-  for (int chunk = begin; chunk < end; ++chunk, pass.next(slot)) {
-    pass.wait_for(slot);
+  for (int chunk = begin; chunk < end; ++chunk) {
+    pass.wait_for(pass.further(first, chunk - begin));
     weights.wait_for(chunk);
   }
 }
@@ -119,39 +128,40 @@ __device__ __forceinline__ void multiply_pass(Sums& sums, Ring<kSlots>& slot, co
       multiply_fence();
     }
 #pragma unroll
-    for (int chunk = begin; chunk < end; ++chunk, pass.next(slot)) {
+    for (int chunk = begin; chunk < end; ++chunk) {
+      const Ring<kSlots> of_chunk = pass.further(first, chunk - begin);
       if (kTerms > 1) {
-        wait_for_chunks(pass, slot, weights, chunk, chunk + 1);
+        wait_for_chunks(pass, of_chunk, weights, chunk, chunk + 1);
         multiply_fence();
       }
-      multiply_chunk<kTerms - 1, kTerms < 3 ? 0 : 1>(sums, weights.of(chunk), pass.address(slot), chunk > 0);
+      multiply_chunk<kTerms - 1, kTerms < 3 ? 0 : 1>(sums, weights.operand(chunk), pass.operand(of_chunk), chunk > 0);
     }
     if constexpr (kTerms == 3) {
-      Ring<kSlots> again = first;
 #pragma unroll
-      for (int chunk = begin; chunk < end; ++chunk, pass.next(again)) {
-        multiply_chunk<0, 0>(sums, weights.of(chunk), pass.address(again), true);
+      for (int chunk = begin; chunk < end; ++chunk) {
+        multiply_chunk<0, 0>(sums, weights.operand(chunk), pass.operand(pass.further(first, chunk - begin)), true);
       }
     }
     multiply_commit();
     if (batch > 0) {
       multiply_wait<1>();
       pass.release(before, kTogether);
-      weights.release_last();
+      weights.release();
     }
     between(batch, kBatches);
     before = first;
+    pass.next(slot, end - begin);
     weights.next();
   }
   multiply_wait<0>();
   sums.settle();
   pass.release(before, kChunks - (kBatches - 1) * kTogether);
-  weights.release_last();
+  weights.release();
 }
 
-// The weights of a chunk as a thread has them, all terms, and where its operand lies.
+// The weights of a chunk as a thread has them, all terms, and the other operand.
 struct Fragment {
-  u32 terms[kTerms][4], slot;
+  u32 terms[kTerms][4], operand;
 
   // Before a fence and behind a wait for its products: its registers are written before, and no other value takes them in between.
   __device__ __forceinline__ void settle() {
@@ -162,43 +172,55 @@ struct Fragment {
 
 __device__ __forceinline__ void multiply_fragment(Sums& sums, Fragment& w, bool adds) {
   w.settle();
-  const u64 d = describe(w.slot, kChunk * 128, 1024);
   multiply_fence();
 #pragma unroll
   for (int both = kTerms - 1; both >= 0; --both) {  // the sum of the terms' numbers
 #pragma unroll
-    for (int t = 0; t <= both; ++t, adds = true) multiply(sums.of, w.terms[t], d + u64((both - t) * kTermBytes / 16), adds);
+    for (int t = 0; t <= both; ++t, adds = true) multiply(sums.of, w.terms[t], further(w.operand, (both - t) * kTermBytes), adds);
   }
   multiply_commit();
 }
 
-// The same with weights that are split anew, into registers: those of the next chunk while one is multiplied. Where sums are added up
+// Whether there are registers for weights that are loaded before they are needed.
+constexpr bool kLoadsAhead = !kInParts || kTile <= 64;
+
+// The same with weights that are split anew, into registers: those of the next chunk while one is multiplied, and loaded before that. Where sums are added up
 // in parts, a part is a chunk's.
 template <typename Between>
 __device__ __forceinline__ void multiply_pass_split(Sums& sums, Ring<kSlots>& slot, const Pass& pass, Weights& weights, Between between) {
   Fragment fragments[2];
   Sums all;
   Ring<kSlots> before;
-  const auto load = [&](int chunk) {
-    weights.wait_for(chunk);
-    load_fragment(fragments[chunk % 2].terms, weights.of(chunk));
-    if (ends_part(chunk)) weights.next();
+  Eight next;
+  // Of a chunk that exists, for the turn of `loads` or of `splits`; without registers for what is loaded ahead one half after the other.
+  const auto prepare = [&](int chunk, bool loads, bool splits) {
+    if (chunk >= kChunks) return;
+    if (loads) weights.wait_for(chunk);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (loads) next.load(half, weights.address(chunk));
+      if (splits) next.split(half, fragments[chunk % 2].terms);
+    }
+    if (loads && ends_part(chunk)) weights.next();
+    if (!splits) return;
+    fragments[chunk % 2].settle();  // what was loaded is here: only now may the next part take its place
+    if (ends_part(chunk)) weights.release();
   };
   if (kInParts) all.set_zero();
-  load(0);
+  prepare(0, true, true);
+  if (kLoadsAhead) prepare(1, true, false);
 #pragma unroll(kWait ? kChunks : 2)
   for (int chunk = 0; chunk < kChunks; ++chunk) {
     pass.wait_for(slot);
-    fragments[chunk % 2].slot = pass.address(slot);
+    fragments[chunk % 2].operand = pass.operand(slot);
     multiply_fragment(sums, fragments[chunk % 2], chunk > 0 && !kInParts);
-    // Not before: a load may still be on its way when a barrier is arrived at, and the next part would be there before it.
-    if (ends_part(chunk)) weights.release_last();
     if (!kInParts && chunk > 0) {
       multiply_wait<1>();
       fragments[(chunk + 1) % 2].settle();
       pass.release(before, 1);
     }
-    if (chunk + 1 < kChunks) load(chunk + 1);
+    prepare(chunk + 1, !kLoadsAhead, true);
+    if (kLoadsAhead) prepare(chunk + 2, true, false);
     between(chunk, kChunks);
     if (kInParts) {
       multiply_wait<0>();
@@ -246,7 +268,7 @@ class Product {
  private:
   __device__ __forceinline__ void compute_pass(Sums& held, const Tile& of_all, int pass) {
     const Tile tile{of_all.row, of_all.column, of_all.output + pass * kPassOutputs};
-    const Pass one{slots_, barriers_, thread_, pass == 0, pass + 1 == kPasses};
+    const Pass one{u32(uniform(unforeseen(slots_))), barriers_, thread_, pass == 0, pass + 1 == kPasses};
     const auto put_held = [&](int step, int steps) {
       if (kWait && waiting_.row >= 0) results_.put_step(held.of, step, steps, waiting_);
     };
@@ -256,7 +278,7 @@ class Product {
     weights_.begin(pass);
     if constexpr (kSplitAnew) multiply_pass_split(sums, slot, one, weights_, put_held);
     else multiply_pass(sums, slot, one, weights_, put_held);
-    if (!kWholeTiles) of_tile_ = slot;
+    if (!kWholeTiles && one.is_last) of_tile_ = slot;
     if (kWait) held = sums, waiting_ = tile;
     else results_.put(sums.of, tile);
   }

@@ -30,10 +30,13 @@ __device__ __forceinline__ void barrier_arrive_at(u32 barrier, u32 rank) {
       "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
       "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier), "r"(rank) : "memory");
 }
+// A thread that waits sleeps until the barrier wakes it, so many nanoseconds at most: one that asks again and again takes its part of the
+// shared memory's time.
+constexpr u32 kLongestSleep = 10'000'000;
 __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
   asm volatile(
-      "{\n.reg .pred done;\nAGAIN_%=:\nmbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-      "@done bra GO_%=;\nbra AGAIN_%=;\nGO_%=:\n}" ::"r"(barrier), "r"(parity) : "memory");
+      "{\n.reg .pred done;\nAGAIN_%=:\nmbarrier.try_wait.parity.shared.b64 done, [%0], %1, %2;\n"
+      "@done bra GO_%=;\nbra AGAIN_%=;\nGO_%=:\n}" ::"r"(barrier), "r"(parity), "r"(kLongestSleep) : "memory");
 }
 
 // --- other ways to wait for one another
@@ -76,6 +79,9 @@ __device__ __forceinline__ int unforeseen(int value) {
   return value;
 }
 
+// The same value, which all threads of the warp have: the compiler may keep what follows from it once for all.
+__device__ __forceinline__ int uniform(int value) { return __shfl_sync(~0u, value, 0); }
+
 // --- copies
 
 // A box of a tensor into shared memory.
@@ -116,6 +122,11 @@ __device__ __forceinline__ void send(u32 at, u32 barrier, u32 bytes, u32 rank) {
 
 __device__ __forceinline__ void load_words(float (&v)[4], u32 from) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(from));
+}
+__device__ __forceinline__ u32 load_word(u32 from) {
+  u32 v;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(from));
+  return v;
 }
 __device__ __forceinline__ float load_float(u32 from) {
   float v;

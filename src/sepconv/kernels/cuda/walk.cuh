@@ -23,6 +23,25 @@ __device__ __forceinline__ void for_items(const Parts& parts, F f) {
   }
 }
 
+// Which channel of the input the block's own is.
+__device__ __forceinline__ int channel_of(int own, int rank) { return (own / kChunk * kCluster + rank) * kChunk + own % kChunk; }
+
+// Move `Count` things: store(i, load(i)), some at once, so that their loads do not wait for one another.
+template <int Count, int Threads, typename Load, typename Store>
+__device__ __forceinline__ void for_batches(int thread, Load load, Store store) {
+  constexpr int kAtOnce = kBands ? 8 : 4;
+#pragma unroll 1
+  for (int first = thread; first < Count; first += kAtOnce * Threads) {
+    decltype(load(0)) values[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) values[j] = load(min(first + j * Threads, Count - 1));
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (first + j * Threads < Count) store(first + j * Threads, values[j]);
+    }
+  }
+}
+
 struct Tile {
   int row, column, output;  // the output row of all images together, the first column, the block's first output channel
 
@@ -53,8 +72,8 @@ struct Ring {
   }
 };
 
-// Who says that a part of the streamed weights was read: the groups, when products have read it, or each warp, which loads it.
-constexpr int kWeightReaders = kSplitAnew ? 8 : 2;
+// Who says that a part of a group's stream of weights was read: the group, when products have read it, or each warp, which loads it.
+constexpr int kWeightReaders = kSplitAnew ? 4 : 1;
 
 // The barriers of the rings: an input stage is full or empty, and so is a slot of the operand.
 struct Barriers {
@@ -64,8 +83,10 @@ struct Barriers {
   __device__ __forceinline__ u32 stage_empty(int i) const { return start + 8 * (kStages + i); }
   __device__ __forceinline__ u32 slot_full(int i) const { return start + 8 * (2 * kStages + i); }
   __device__ __forceinline__ u32 slot_empty(int i) const { return start + 8 * (2 * kStages + kSlots + i); }
-  __device__ __forceinline__ u32 weights_full(int i) const { return start + 8 * (2 * (kStages + kSlots) + i); }
-  __device__ __forceinline__ u32 weights_empty(int i) const { return start + 8 * (2 * (kStages + kSlots) + kWeightStages + i); }
+  __device__ __forceinline__ u32 weights_full(int group, int i) const {
+    return start + 8 * (2 * (kStages + kSlots) + group * kWeightStages + i);
+  }
+  __device__ __forceinline__ u32 weights_empty(int group, int i) const { return weights_full(2 + group, i); }
 
   // A block's own slots are filled by its depthwise warps, those of other blocks by one copy. A slot is empty again when
   // both product groups of every block have read it; its owner is told.
@@ -78,9 +99,9 @@ struct Barriers {
       barrier_init(slot_full(i), i % kCluster == rank ? kTeamWarps : 1);
       barrier_init(slot_empty(i), 2 * kCluster);
     }
-    for (int i = 0; i < kWeightStages; ++i) {
-      barrier_init(weights_full(i), 1);
-      barrier_init(weights_empty(i), kWeightReaders);
+    for (int i = 0; i < 2 * kWeightStages; ++i) {  // of both groups
+      barrier_init(weights_full(0, i), 1);
+      barrier_init(weights_empty(0, i), kWeightReaders);
     }
   }
 };

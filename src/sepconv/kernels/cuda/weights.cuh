@@ -3,6 +3,7 @@
 
 #include "operands.cuh"
 #include "walk.cuh"
+#include "wgmma.cuh"
 
 namespace sepconv {
 
@@ -28,27 +29,27 @@ __device__ __forceinline__ void load_eight(float (&v)[8], const void* weight, in
   for (int j = 0; j < 8; ++j) v[j] = output < kOutputs && channel + j < kChannels ? element(weight, at + j) : 0.f;
 }
 
-// The weights that a lane has of a product of 16 channels, all terms: of a row of its warp's and the row 8 further down, four channels
-// each. `row` is where the first of them lie.
-__device__ __forceinline__ void load_fragment(u32 (&terms)[kTerms][4], u32 row) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float v[4];
-    load_words(v, row + half * 8 * 128);
+// The weights that a lane has of a product of 16 channels: of a row of its warp's and the row 8 further down, four channels each.
+struct Eight {
+  float of[2][4];
+
+  // One half; `row` is where the first of all lie.
+  __device__ __forceinline__ void load(int half, u32 row) { load_words(of[half], row + half * 8 * 128); }
+  __device__ __forceinline__ void split(int half, u32 (&terms)[kTerms][4]) {
 #pragma unroll
     for (int t = 0; t < kTerms; ++t) {
 #pragma unroll
-      for (int j = 0; j < 2; ++j) terms[t][2 * j + half] = take_term<false>(v[2 * j], v[2 * j + 1], t + 1 == kTerms);
+      for (int j = 0; j < 2; ++j) terms[t][2 * j + half] = take_term<false>(of[half][2 * j], of[half][2 * j + 1], t + 1 == kTerms);
     }
   }
-}
+};
 
-// The pointwise weights of this block's output channels, by all threads.
-__device__ __forceinline__ void load_weights(u32 weights, const void* weight, int first) {
+// The pointwise weights of this block's output channels, by the threads of a role.
+__device__ __forceinline__ void load_weights(u32 weights, const void* weight, int first, int thread) {
   constexpr int kPieces = kWeightParts * kWeightPart / 8;  // of eight channels
   const bool aligned = reinterpret_cast<u64>(weight) % 16 == 0;
 #pragma unroll 4
-  for (int i = threadIdx.x; i < kBlockOutputs * kPieces; i += kThreads) {
+  for (int i = thread; i < kBlockOutputs * kPieces; i += kRoleThreads) {
     const int output = i / kPieces, piece = i % kPieces;
     float v[8];
     load_eight(v, weight, first + output, piece * 8, aligned);
@@ -74,16 +75,12 @@ __device__ __forceinline__ void load_weights(u32 weights, const void* weight, in
 
 // Where a product group's weights of a chunk lie; with weights that are split anew a thread's fragment of them.
 __device__ __forceinline__ u32 weights_of_group(u32 weights, int group, int thread) {
+  if (!kChannelsLast) weights += group * (kStreams ? kWeightStages * kWeightPartBytes : kBlockRows * 128);
   if constexpr (kSplitAnew) {
-    const int row = (group * 4 + thread / 32) * 16 + place_of_row(thread % 32 / 4);
-    return weights + row * 128 + (thread % 4 ^ row % 8) * 16;
-  } else {
-    return weights + (kChannelsLast ? 0 : group * kBlockRows * 128);
+    const int row = thread / 32 * 16 + place_of_row(thread % 32 / 4);
+    weights += row * 128 + (thread % 4 ^ row % 8) * 16;
   }
-}
-__device__ __forceinline__ u32 weights_in_part(u32 part, int chunk) {
-  if constexpr (kSplitAnew) return part ^ (chunk * kChunk % kWeightPart / 16 << 6);
-  else return part + chunk * kChunk % kWeightPart * 2;
+  return weights;
 }
 constexpr __device__ bool ends_part(int chunk) { return (chunk + 1) * kChunk % kWeightPart == 0 || chunk + 1 == kChunks; }
 
@@ -91,38 +88,43 @@ constexpr __device__ bool ends_part(int chunk) { return (chunk + 1) * kChunk % k
 class Weights {
  public:
   __device__ __forceinline__ Weights(u32 start, const Barriers& barriers, int group, int thread)
-      : start_(weights_of_group(start, group, thread)), pass_(start_), barriers_(barriers), thread_(thread) {}
+      : start_(weights_of_group(start, group, thread)), pass_(start_), barriers_(barriers), group_(group), thread_(thread) {}
 
   // On to the output channels of a pass; those that stream come by themselves.
   __device__ __forceinline__ void begin(int pass) {
     if (!kStreams && kPasses > 1) pass_ = start_ + pass * kPassOutputs * 128;
   }
   __device__ __forceinline__ void wait_for(int chunk) const {
-    if (kStreams && chunk * kChunk % kWeightPart == 0) barrier_wait(barriers_.weights_full(ring_.at), ring_.parity);
+    if (kStreams && chunk * kChunk % kWeightPart == 0) barrier_wait(barriers_.weights_full(group_, ring_.at), ring_.parity);
   }
-  // Where the weights of a chunk lie.
-  __device__ __forceinline__ u32 of(int chunk) const {
-    if constexpr (kStreams) return weights_in_part(start_ + ring_.at * kWeightPartBytes, chunk);
-    else return weights_in_part(pass_ + chunk * kChunk / kWeightPart * kWeightPartBytes, chunk);
+  // The weights of a chunk: as an operand of a product, of the first term, or where they lie that are split anew.
+  __device__ __forceinline__ u32 operand(int chunk) const {
+    const u32 first = kStreams ? part() : unforeseen(part());  // else the operands of all chunks would be kept in registers
+    return further(describe(first, 16), place(chunk) + in_part(chunk) * 2);
   }
+  __device__ __forceinline__ u32 address(int chunk) const { return part() + place(chunk) ^ in_part(chunk) * 4; }
   // On to the next part.
   __device__ __forceinline__ void next() {
     if (kStreams) ring_.next();
   }
-  // This group (or warp, where each loads its own) has read the part before the current one.
-  __device__ __forceinline__ void release_last() const {
+  // This group (or warp, where each loads its own) has read the first part that it has not released.
+  __device__ __forceinline__ void release() {
     if (!kStreams) return;
     if (kSplitAnew) __syncwarp();
-    const int last = (ring_.at > 0 ? ring_.at : kWeightStages) - 1;
-    if ((kSplitAnew ? thread_ % 32 : thread_) == 0) barrier_arrive(barriers_.weights_empty(last));
+    if ((kSplitAnew ? thread_ % 32 : thread_) == 0) barrier_arrive(barriers_.weights_empty(group_, read_.at));
+    read_.next();
   }
 
  private:
+  __device__ __forceinline__ u32 part() const { return kStreams ? start_ + ring_.at * kWeightPartBytes : pass_; }
+  static constexpr __device__ int place(int chunk) { return kStreams ? 0 : chunk * kChunk / kWeightPart * kWeightPartBytes; }
+  static constexpr __device__ int in_part(int chunk) { return chunk * kChunk % kWeightPart; }
+
   const u32 start_;
   u32 pass_;
   const Barriers& barriers_;
-  const int thread_;
-  Ring<kStreams ? kWeightStages : 1> ring_;
+  const int group_, thread_;
+  Ring<kStreams ? kWeightStages : 1> ring_, read_;
 };
 
 }  // namespace sepconv

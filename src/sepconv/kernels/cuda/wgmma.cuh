@@ -6,11 +6,13 @@
 
 namespace sepconv {
 
-// An operand in shared memory whose rows of 128 bytes are swizzled: `lead` bytes to the next 64 elements of a row, `stride`
-// bytes to the next eight rows.
-__device__ __forceinline__ u64 describe(u32 address, u32 lead, u32 stride) {
-  return u64((address & 0x3ffff) >> 4) | u64(lead >> 4) << 16 | u64(stride >> 4) << 32 | 1ull << 62;
-}
+// An operand in shared memory whose rows of 128 bytes are swizzled, 1024 bytes to the next eight rows: its address and `lead`, the bytes to
+// the next 64 elements of a row. (In a cluster the upper bits of an address say whose memory it is.) What is the same for all operands is
+// put in front of it in multiply().
+constexpr u64 kSwizzledRows = 1024 >> 4 | 1u << 30;
+__device__ __forceinline__ u32 describe(u32 address, u32 lead) { return (address & 0x3ffff) >> 4 | lead >> 4 << 16; }
+// The operand so many bytes further on.
+constexpr __device__ u32 further(u32 operand, int bytes) { return operand + bytes / 16; }
 
 #define SEPCONV_EIGHT(i) \
   "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]), "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7])
@@ -45,10 +47,10 @@ __device__ __forceinline__ u64 describe(u32 address, u32 lead, u32 stride) {
 #define SEPCONV_MULTIPLY(type, b_along_columns)                                                                            \
   asm volatile("{\n.reg .pred adds;\nsetp.ne.u32 adds, " SEPCONV_2 ", 0;\nwgmma.mma_async.sync.aligned.m64" SEPCONV_COLUMNS  \
                "k16.f32." type "." type " " SEPCONV_NUMBERS ", " SEPCONV_0 ", " SEPCONV_1 ", adds, 1, 1, 0, " b_along_columns ";\n}" \
-               : SEPCONV_SUMS : "l"(a), "l"(b), "r"(u32(adds)))
+               : SEPCONV_SUMS : "l"(kSwizzledRows << 32 | a), "l"(kSwizzledRows << 32 | b), "r"(u32(adds)))
 
 // sum = A . B, or with `adds` sum += A . B: A with rows along the depth, B with rows along the columns or, with channels last, along the depth.
-__device__ __forceinline__ void multiply(float (&sum)[kSums], u64 a, u64 b, bool adds) {
+__device__ __forceinline__ void multiply(float (&sum)[kSums], u32 a, u32 b, bool adds) {
   if constexpr (kElement == Element::float16) {
     if constexpr (kChannelsLast) SEPCONV_MULTIPLY("f16", "0");
     else SEPCONV_MULTIPLY("f16", "1");
@@ -59,11 +61,11 @@ __device__ __forceinline__ void multiply(float (&sum)[kSums], u64 a, u64 b, bool
 }
 
 // The same with A from registers, and B with rows along the columns.
-__device__ __forceinline__ void multiply(float (&sum)[kSums], const u32 (&a)[4], u64 b, bool adds) {
+__device__ __forceinline__ void multiply(float (&sum)[kSums], const u32 (&a)[4], u32 b, bool adds) {
   asm volatile("{\n.reg .pred adds;\nsetp.ne.u32 adds, " SEPCONV_5 ", 0;\nwgmma.mma_async.sync.aligned.m64" SEPCONV_COLUMNS
                "k16.f32.bf16.bf16 " SEPCONV_NUMBERS ", {" SEPCONV_0 ", " SEPCONV_1 ", " SEPCONV_2 ", " SEPCONV_3 "}, " SEPCONV_4
                ", adds, 1, 1, 1;\n}"
-               : SEPCONV_SUMS : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(u32(adds)));
+               : SEPCONV_SUMS : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(kSwizzledRows << 32 | b), "r"(u32(adds)));
 }
 
 __device__ __forceinline__ void multiply_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

@@ -8,6 +8,8 @@
 #include "activation.cuh"
 #if SEPCONV_CHANNELS_LAST
 #include "pixels.cuh"
+#elif SEPCONV_ELEMENT_BYTES == 2
+#include "bands.cuh"
 #else
 #include "planes.cuh"
 #endif
@@ -15,39 +17,33 @@
 namespace sepconv {
 
 constexpr int kTeamChunks = kOwnChunks / kTeams;
+// Steps that are computed before any of them is written: matrix units take long for one, and few registers.
+constexpr int kStepsAtOnce = !kBands ? 1 : kRolls ? 2 : kSteps;
 
+// Sums of what a lane has at a time; and those of rows that are begun.
 struct Done {
   float v[kAtOnce][kPixels];
+
+  __device__ __forceinline__ void begin(const Taps& taps) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce * kPixels; ++i) v[i / kPixels][i % kPixels] = taps.bias[i / kPixels];
+  }
 };
 struct Kept {
-  float v[kAtOnce][kKept > 0 ? kKept : 1][kPixels];
+  Done of[kKept > 0 ? kKept : 1];
 };
-
-// One row of taps on one row of input, added to neighbouring pixels.
-__device__ __forceinline__ void add_row(float (&sum)[kPixels], const float (&tap)[kTapRow], const float (&v)[kRead]) {
-#pragma unroll
-  for (int k = 0; k < kKernelW; ++k) {
-#pragma unroll
-    for (int p = 0; p < kPixels; ++p) sum[p] = fmaf(tap[k], v[kBefore + p + k], sum[p]);
-  }
-}
 
 // One input row (zeros where there is none) of some channels: what it adds to the rows that are kept moves one place up, and the
 // first of them is finished.
-__device__ __forceinline__ void slide(Done& done, Kept& kept, const Lane& lane, int part, int step, const float (&v)[kAtOnce][kRead]) {
+__device__ __forceinline__ void slide(Done& done, Kept& kept, const Lane& lane, int part, int step, const Input& input) {
 #pragma unroll
   for (int h = kKernelH - 1; h >= 0; --h) {
-    float tap[kAtOnce][kTapRow];
-    lane.load_taps(tap, part, step, h);
-#pragma unroll
-    for (int c = 0; c < kAtOnce; ++c) {
-      float(&sum)[kPixels] = h == kKernelH - 1 ? done.v[c] : kept.v[c][kKernelH - 2 - h >= 0 ? kKernelH - 2 - h : 0];
-#pragma unroll
-      for (int p = 0; p < kPixels; ++p) {
-        sum[p] = h == 0 ? tap[c][kTapRow - 1] : kept.v[c][kKernelH - 1 - h < kKept ? kKernelH - 1 - h : 0][p];
-      }
-      add_row(sum, tap[c], v[c]);
-    }
+    Taps taps;
+    lane.load_taps(taps, part, step, h);
+    Done& sum = h == kKernelH - 1 ? done : kept.of[kKernelH - 2 - h >= 0 ? kKernelH - 2 - h : 0];
+    if (h == 0) sum.begin(taps);
+    else sum = kept.of[kKernelH - 1 - h < kKept ? kKernelH - 1 - h : 0];
+    add_row(sum.v, taps, input);
   }
 }
 
@@ -55,23 +51,19 @@ __device__ __forceinline__ void slide(Done& done, Kept& kept, const Lane& lane, 
 __device__ __forceinline__ void look_through(Done& done, const Lane& lane, u32 stage, int part, int step) {
 #pragma unroll
   for (int h = 0; h < kKernelH; ++h) {
-    float v[kAtOnce][kRead], tap[kAtOnce][kTapRow];
-    lane.load_taps(tap, part, step, h);
-    lane.load(v, stage, step, h);
-#pragma unroll
-    for (int c = 0; c < kAtOnce; ++c) {
-#pragma unroll
-      for (int p = 0; p < kPixels; ++p) done.v[c][p] = h == 0 ? tap[c][kTapRow - 1] : done.v[c][p];
-      add_row(done.v[c], tap[c], v[c]);
-    }
+    Input input;
+    Taps taps;
+    lane.load_taps(taps, part, step, h);
+    lane.load(input, stage, step, h);
+    if (h == 0) done.begin(taps);
+    add_row(done.v, taps, input);
   }
 }
 
 __device__ __forceinline__ void put(const Lane& lane, u32 slot, int part, int step, Done& done) {
 #pragma unroll
-  for (int c = 0; c < kAtOnce; ++c) {
-#pragma unroll
-    for (int p = 0; p < kPixels; ++p) done.v[c][p] = activate<kDepthwiseActivation>(done.v[c][p]);
+  for (int i = 0; i < kAtOnce * kPixels; ++i) {
+    done.v[i / kPixels][i % kPixels] = activate<kDepthwiseActivation>(done.v[i / kPixels][i % kPixels]);
   }
   lane.put(slot, part, step, done.v);
 }
@@ -84,7 +76,7 @@ struct KeptOfRow {
 class Rows {
  public:
   __device__ __forceinline__ Rows(u32 stages, u32 slots, u32 taps, const Barriers& barriers, int rank, int warp, int lane)
-      : lane_(stages, slots, taps + warp / kTeamWarps * kChunk * kTapFloats * 4, warp % kTeamWarps, lane), barriers_(barriers),
+      : lane_(stages, slots, taps + warp / kTeamWarps * kChunk * kTapBytes, warp % kTeamWarps, lane), barriers_(barriers),
         output_{rank}, is_first_(lane == 0) {
     input_.next(warp / kTeamWarps * kParts);
     output_.next(warp / kTeamWarps);
@@ -99,19 +91,23 @@ class Rows {
         const u32 stage = input_.at * kStageBytes, slot = output_.at * kSlotBytes;
         if (exists) barrier_wait(barriers_.stage_full(input_.at), input_.parity);
 #pragma unroll
-        for (int step = 0; step < kSteps; ++step) {
+        for (int first = 0; first < kSteps; first += kStepsAtOnce) {
           const int part_of_all = i * kTeams * kParts + part;
-          Done done;
-          if constexpr (kRolls) {
-            float v[kAtOnce][kRead] = {};
-            if (exists) lane_.load(v, stage, step, 0);
-            slide(done, kept.of[i][part][step], lane_, part_of_all, step, v);
-          } else {
-            look_through(done, lane_, stage, part_of_all, step);
+          Done done[kStepsAtOnce];
+#pragma unroll
+          for (int step = first; step < first + kStepsAtOnce; ++step) {
+            if constexpr (kRolls) {
+              Input input = {};
+              if (exists) lane_.load(input, stage, step, 0);
+              slide(done[step - first], kept.of[i][part][step], lane_, part_of_all, step, input);
+            } else {
+              look_through(done[step - first], lane_, stage, part_of_all, step);
+            }
           }
           if (!finishes) continue;
-          if (part == 0 && step == 0) barrier_wait(barriers_.slot_empty(output_.at), output_.parity ^ 1);
-          put(lane_, slot, part, step, done);
+          if (part == 0 && first == 0) barrier_wait(barriers_.slot_empty(output_.at), output_.parity ^ 1);
+#pragma unroll
+          for (int step = first; step < first + kStepsAtOnce; ++step) put(lane_, slot, part, step, done[step - first]);
         }
         if (exists) release_stage(part);
       }

@@ -9,7 +9,7 @@ namespace sepconv {
 
 enum class Element { float32, float16, bfloat16 };
 constexpr Element kElement = Element::SEPCONV_ELEMENT;
-constexpr int kElementBytes = kElement == Element::float32 ? 4 : 2;
+constexpr int kElementBytes = SEPCONV_ELEMENT_BYTES;
 // Of x and y: the channels of a pixel lie together, else the pixels of a row do.
 constexpr bool kChannelsLast = SEPCONV_CHANNELS_LAST;
 
