@@ -1,6 +1,7 @@
 """The CPU backend: what it runs and why not, every instruction set, every configuration, and the memory that it touches."""
 
 import ctypes
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -57,6 +58,7 @@ ODD = [
 ]
 by_dtype = {"ids": lambda value: str(value).removeprefix("torch.")}
 by_hand = pytest.mark.by_hand
+CLANG = shutil.which("clang++")
 
 
 @pytest.fixture
@@ -168,6 +170,21 @@ def test_the_table_on_other_instruction_sets(
     for case in FLAT:
         if dtype in case.dtypes:
             _explained(lambda case=case: _check_public(case, dtype, form), case)
+
+
+@pytest.mark.skipif(CLANG is None, reason="no clang++ on the PATH")
+@pytest.mark.usefixtures("nan_in_fresh_memory", "few_builds")
+@pytest.mark.parametrize("form", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES, **by_dtype)
+@pytest.mark.parametrize("isa", ISAS)
+def test_another_compiler(
+    isa: str, dtype: torch.dtype, form: str, forced: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gcc and clang have other names for some of what a CPU can do; on matrix units clang's results were wrong once."""
+    monkeypatch.setenv("SEPCONV_CXX", str(CLANG))
+    forced(isa)
+    for case in ODD:
+        _explained(lambda case=case: _check_public(case, dtype, form), case)
 
 
 @pytest.mark.usefixtures("nan_in_fresh_memory")

@@ -98,6 +98,7 @@ def test_a_forced_backend_that_does_not_compile(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("SEPCONV_CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     tensors = tensors_of(CASE)
     with pytest.warns(BackendWarning, match="`PATH` has no C\\+\\+ compiler") as caught:

@@ -137,12 +137,13 @@ def per_axis(name: str, value: Any, rank: int, least: int) -> tuple[int, ...]:
 
 
 _TOO_LARGE = 2**31
+_BOOLEANS = ("bool", "bool_")  # Python's, and NumPy's by its names then and now; older versions of it take theirs for 0 and 1
 
 
 def _integer(name: str, number: Any, value: Any, rank: int) -> int:
     if type(number) is int or isinstance(number, torch.SymInt):
         return number  # type: ignore[return-value]
-    if not isinstance(number, bool):
+    if type(number).__name__ not in _BOOLEANS:
         try:
             return operator.index(number)
         except TypeError:

@@ -46,7 +46,7 @@ SEPCONV_INLINE Vector sigmoid(Vector x) { return 1.f / (1.f + exponential(-x)); 
 // Near zero by its Taylor polynomial, elsewhere by the exponential.
 SEPCONV_INLINE Vector hyperbolic_tangent(Vector x) {
   const Vector square = x * x;
-  Vector sum = square * (-929569.f / 638512875) + 21844.f / 6081075;
+  Vector sum = square * (-929569.f / 638512875.f) + 21844.f / 6081075.f;
   sum = sum * square - 1382.f / 155925;
   sum = sum * square + 62.f / 2835;
   sum = sum * square - 17.f / 315;

@@ -111,13 +111,14 @@ constexpr int block_rows(long rows) {
   return 1;
 }
 
-#if defined(__AMX_BF16__)
+#if defined(__AMX_BF16__) || defined(__AMXBF16__)  // what gcc, and what clang defines
 }  // namespace sepconv
 
 #include "matrices.h"
 
 namespace sepconv {
 #else
+static_assert(kUnits != Units::matrices, "this compiler does not say that it knows the matrix units");
 
 // What a thread has to set up before it multiplies: nothing.
 struct Session {
