@@ -137,7 +137,8 @@ def per_axis(name: str, value: Any, rank: int, least: int) -> tuple[int, ...]:
 
 
 _TOO_LARGE = 2**31
-_BOOLEANS = ("bool", "bool_")  # Python's, and NumPy's by its names then and now; older versions of it take theirs for 0 and 1
+# Python's, and NumPy's by its names then and now: older versions of it take theirs for 0 and 1.
+_BOOLEANS = ("bool", "bool_")
 
 
 def _integer(name: str, number: Any, value: Any, rank: int) -> int:
