@@ -184,8 +184,8 @@ __device__ __forceinline__ void multiply_fragment(Sums& sums, Fragment& w, bool 
 // Whether there are registers for weights that are loaded before they are needed.
 constexpr bool kLoadsAhead = !kInParts || kTile <= 64;
 
-// The same with weights that are split anew, into registers: those of the next chunk while one is multiplied, and loaded before that. Where sums are added up
-// in parts, a part is a chunk's.
+// The same with weights that are split anew, into registers: those of the next chunk while one is multiplied, and loaded before that. Where
+// sums are added up in parts, a part is a chunk's.
 template <typename Between>
 __device__ __forceinline__ void multiply_pass_split(Sums& sums, Ring<kSlots>& slot, const Pass& pass, Weights& weights, Between between) {
   Fragment fragments[2];
