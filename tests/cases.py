@@ -155,12 +155,14 @@ def tensors_of(
 ) -> list[Tensor | None]:
     """The six tensors of a case in the order of `NAMES`, weights scaled so that the result is of order one."""
     g = generator(seed)
-    draw = torch.rand if case.positive else torch.randn
+    # Expanded tensors have few values: where a sum of theirs cancels, all that a result has may be what rounding left.
+    positive = case.positive or form == "expanded"
+    draw = torch.rand if positive else torch.randn
     middle, ones = case.C * case.m, (1,) * case.rank
     taps = max(1, torch.Size(case.K).numel())
 
     def new(*shape: int, over: int = 1) -> Tensor:
-        t = draw(*shape, generator=g, dtype=torch.float64) / (over if case.positive else over**0.5)
+        t = draw(*shape, generator=g, dtype=torch.float64) / (over if positive else over**0.5)
         return laid_out(t.to(dtype).to(device), form)
 
     return [
