@@ -271,10 +271,12 @@ def _kernel(problem: Problem, config: CudaConfig, device: int) -> Kernel:
     item = problem.dtype.itemsize
     x_box = (hopper.part(problem), hopper.box_rows(problem, config.rolls), hopper.box_columns(problem, config.tile))
     _encode_images(call.x_map, problem, problem.in_channels, problem.in_size, x_box)
-    y_box = (64, 1, 128 // item) if problem.layout == CHANNELS_FIRST else (128 // item, 1, 64)
+    y_box = (hopper.GROUP_ROWS, 1, 128 // item)
+    if problem.layout == CHANNELS_LAST:
+        y_box = y_box[::-1]
     _encode_images(call.y_map, problem, problem.out_channels, problem.out_size, y_box, SWIZZLE_128)
     if config.weight_stages:
-        weight_box = (hopper.weight_part(problem, config), hopper.PASS // 2)
+        weight_box = (hopper.weight_part(problem, config), hopper.GROUP_ROWS)
         channels = (problem.in_channels, problem.out_channels)
         cuda_driver.encode(call.weight_map, problem.dtype, channels, weight_box, SWIZZLE_128)
     grid = config.cluster * min(clusters, strips * call.parts)

@@ -10,6 +10,7 @@ from sepconv.problem import CHANNELS_LAST, Problem
 
 SHARED_BYTES = 227 << 10  # what a block may have
 TILE, PASS = 128, 128  # pixels of a tile, output channels that are computed together: kernels/cuda/problem.cuh
+GROUP_ROWS = 64  # of the product, that each of its two groups has at a time
 MOST_KEPT = 128  # channels, times rows that are kept in registers
 ANY = 1 << 30
 
@@ -72,7 +73,7 @@ def shared_bytes(problem: Problem, config: CudaConfig) -> int:
     taps = own * _tap_bytes(problem)
     rings = config.slots * _slot_bytes(problem, config) + config.stages * _stage_bytes(problem, config)
     barriers = 16 * (config.stages + config.slots + 2 * config.weight_stages)
-    return weights + rings + 2 * config.staged * 64 * 128 + taps + biases * 4 + barriers + 1024
+    return weights + rings + 2 * config.staged * GROUP_ROWS * 128 + taps + biases * 4 + barriers + 1024
 
 
 def _tap_bytes(problem: Problem) -> int:
@@ -159,7 +160,7 @@ def _streaming(problem: Problem) -> Iterator[CudaConfig]:
     sizes = _tiles(problem) if terms(problem) < 3 else (TILE // 2,)  # a whole tile of three terms has no registers
     for tile in sizes:
         for tiles, weight_stages, stages in _stream_wishes(problem):
-            slots = max(chunks, int(tiles * chunks) // 4 * 4)
+            slots = max(chunks, int(tiles * chunks) // 4 * 4)  # whole batches of the product (kernels/cuda/product.cuh)
             yield CudaConfig(1, PASS, False, stages, slots, 0, weight_stages, tile)
 
 

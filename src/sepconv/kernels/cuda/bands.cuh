@@ -4,6 +4,7 @@
 #pragma once
 
 #include "operands.cuh"
+#include "taps.cuh"
 #include "walk.cuh"
 
 namespace sepconv {
@@ -87,7 +88,7 @@ __device__ __forceinline__ void load_all_taps(char* taps, const void* weight, co
     return is_bias ? __float_as_uint(unpack(u16(one))) : one | other << 16;
   };
   const auto store = [&](int i, u32 word) { reinterpret_cast<u32*>(taps)[i] = word; };
-  for_batches<kOwnChunks * kChunk * kWords, kRoleThreads>(thread, load, store);
+  move_taps<kOwnChunks * kChunk * kWords>(thread, load, store);
 }
 
 }  // namespace sepconv

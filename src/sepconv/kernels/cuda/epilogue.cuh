@@ -84,8 +84,8 @@ class Results {
     return kStreams ? tile.output * 4 : kPasses > 1 ? tile.output % kBlockOutputs * 4 : 0;
   }
 
-  // Whether all sums are numbers: then so is the sum of their products in pairs, unless these are huge. In four parts, since each
-  // addition waits for the one before.
+  // Whether all sums are numbers: then so is the sum of their products in pairs, unless these are huge. In parts where there are
+  // registers for them, since each addition waits for the one before.
   __device__ __forceinline__ void note(float one, float other, int eight) { all_[eight % kChains] = fmaf(one, other, all_[eight % kChains]); }
   __device__ __forceinline__ bool finite() const {
     float all = 0.f;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "operands.cuh"
+#include "taps.cuh"
 #include "walk.cuh"
 
 namespace sepconv {
@@ -63,7 +64,7 @@ __device__ __forceinline__ void load_float_taps(float* taps, const void* weight,
     return exists ? value : 0.f;
   };
   const auto store = [&](int i, float value) { taps[Lane::tap_index(i / kTapFloats, i % kTapFloats / kTapRow, i % kTapRow)] = value; };
-  for_batches<kOwnChunks * kChunk * kTapFloats, kRoleThreads>(thread, load, store);
+  move_taps<kOwnChunks * kChunk * kTapFloats>(thread, load, store);
 }
 
 }  // namespace sepconv

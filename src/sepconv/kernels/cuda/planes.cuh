@@ -1,5 +1,5 @@
-// What a lane of the depthwise step has where the pixels of a row lie together, in float32: a warp has some channels of a part, as many at a
-// time as its lanes can share a row of the tile, and a lane 16 bytes of neighbouring pixels of each.
+// What a lane of the depthwise step has where the pixels of a row lie together, in float32: a warp has some channels of a part, as
+// many at a time as its lanes can share a row of the tile, and a lane 16 bytes of neighbouring pixels of each.
 #pragma once
 
 #include "lane.cuh"
@@ -44,7 +44,7 @@ class Lane {
   __device__ __forceinline__ void load(Input& input, u32 stage, int step, int h) const {
     stage += from_ + (step * kStepChannels * kRows + h) * kBoxColumns * kElementBytes;
 #pragma unroll
-    for (int i = 0; i < kRead; i += kPixels) load_elements<kPixels>(&input.v[0][i], stage + i * kElementBytes);
+    for (int i = 0; i < kRead; i += kPixels) load_floats<kPixels>(&input.v[0][i], stage + i * kElementBytes);
   }
 
   __device__ __forceinline__ void put(u32 slot, int, int step, float (&done)[1][kPixels]) const {

@@ -15,7 +15,8 @@ constexpr int kInH = SEPCONV_IN_H, kInW = SEPCONV_IN_W, kOutH = SEPCONV_OUT_H, k
 constexpr int kCluster = SEPCONV_CLUSTER, kBlockOutputs = SEPCONV_BLOCK_OUTPUTS;
 constexpr bool kRolls = SEPCONV_ROLLS;
 constexpr int kStages = SEPCONV_STAGES, kSlots = SEPCONV_SLOTS, kStaged = SEPCONV_STAGED;
-// Parts of the pointwise weights that stream through shared memory at a time, for each product group (0: the weights of a block stay there).
+// Parts of the pointwise weights that stream through shared memory at a time, for each product group (0: the weights of a block stay
+// there).
 constexpr int kWeightStages = SEPCONV_WEIGHT_STAGES;
 constexpr bool kStreams = kWeightStages > 0;
 static_assert(!kStreams || kCluster == 1, "a block through which the weights stream needs no other");
@@ -70,7 +71,7 @@ constexpr int kBiases = kPointwiseBias ? kPasses * kPassOutputs : 0;
 // Where weights stream as they are, a group writes its results as soon as it has them: the other one multiplies meanwhile.
 constexpr bool kDirectly = kStreams && !kSplitAnew;
 // A box of results: 128 bytes of each row of a block.
-constexpr int kBoxColumnsOut = 128 / kElementBytes, kBoxes = kColumns / kBoxColumnsOut, kResultBytes = kBlockRows * 128;
+constexpr int kBoxColumnsOut = 128 / kElementBytes, kResultBytes = kBlockRows * 128;
 // The taps of a channel: rows with room for the bias in the last place of the first; where a lane reads four at once, whole 16
 // bytes.
 constexpr int kTapRow = kChannelsLast ? kKernelW + 1 : kKernelW / 4 * 4 + 4, kTapFloats = kKernelH * kTapRow;

@@ -73,8 +73,8 @@ struct Pass {
     if (kWholeTiles) slot.at += chunks;
     else slot.next(chunks);
   }
-  // Some of the chunks that are multiplied together, from `first` on.
-  static __device__ __forceinline__ Ring<kSlots> further(Ring<kSlots> first, int chunks) {
+  // The slot so many chunks after `first`, of those that are multiplied together.
+  static __device__ __forceinline__ Ring<kSlots> slot_after(Ring<kSlots> first, int chunks) {
     if (kWholeBatches) first.at += chunks;
     else first.next(chunks);
     return first;
@@ -110,7 +110,7 @@ __device__ __forceinline__ void multiply_chunk(Sums& sums, u32 weights, u32 oper
 __device__ __forceinline__ void wait_for_chunks(const Pass& pass, Ring<kSlots> first, const Weights& weights, int begin, int end) {
 #pragma unroll
   for (int chunk = begin; chunk < end; ++chunk) {
-    pass.wait_for(pass.further(first, chunk - begin));
+    pass.wait_for(pass.slot_after(first, chunk - begin));
     weights.wait_for(chunk);
   }
 }
@@ -129,7 +129,7 @@ __device__ __forceinline__ void multiply_pass(Sums& sums, Ring<kSlots>& slot, co
     }
 #pragma unroll
     for (int chunk = begin; chunk < end; ++chunk) {
-      const Ring<kSlots> of_chunk = pass.further(first, chunk - begin);
+      const Ring<kSlots> of_chunk = pass.slot_after(first, chunk - begin);
       if (kTerms > 1) {
         wait_for_chunks(pass, of_chunk, weights, chunk, chunk + 1);
         multiply_fence();
@@ -139,7 +139,7 @@ __device__ __forceinline__ void multiply_pass(Sums& sums, Ring<kSlots>& slot, co
     if constexpr (kTerms == 3) {
 #pragma unroll
       for (int chunk = begin; chunk < end; ++chunk) {
-        multiply_chunk<0, 0>(sums, weights.operand(chunk), pass.operand(pass.further(first, chunk - begin)), true);
+        multiply_chunk<0, 0>(sums, weights.operand(chunk), pass.operand(pass.slot_after(first, chunk - begin)), true);
       }
     }
     multiply_commit();

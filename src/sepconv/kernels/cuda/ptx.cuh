@@ -123,27 +123,21 @@ __device__ __forceinline__ void send(u32 at, u32 barrier, u32 bytes, u32 rank) {
 __device__ __forceinline__ void load_words(float (&v)[4], u32 from) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(from));
 }
-__device__ __forceinline__ u32 load_word(u32 from) {
-  u32 v;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(from));
-  return v;
-}
 __device__ __forceinline__ float load_float(u32 from) {
   float v;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(from));
   return v;
 }
-__device__ __forceinline__ void load_words(u32 (&v)[2], u32 from) {
-  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "r"(from));
-}
 __device__ __forceinline__ void load_words(float (&v)[2], u32 from) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v[0]), "=f"(v[1]) : "r"(from));
 }
-__device__ __forceinline__ void load_words(u32 (&v)[4], u32 from) {
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(from));
-}
 __device__ __forceinline__ void load_words(u32 (&v)[1], u32 from) {
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v[0]) : "r"(from));
+}
+__device__ __forceinline__ u32 load_word(u32 from) {
+  u32 word[1];
+  load_words(word, from);
+  return word[0];
 }
 __device__ __forceinline__ void store_words(u32 to, const u32 (&v)[1]) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(v[0]) : "memory");

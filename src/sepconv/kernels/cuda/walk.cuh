@@ -23,25 +23,6 @@ __device__ __forceinline__ void for_items(const Parts& parts, F f) {
   }
 }
 
-// Which channel of the input the block's own is.
-__device__ __forceinline__ int channel_of(int own, int rank) { return (own / kChunk * kCluster + rank) * kChunk + own % kChunk; }
-
-// Move `Count` things: store(i, load(i)), some at once, so that their loads do not wait for one another.
-template <int Count, int Threads, typename Load, typename Store>
-__device__ __forceinline__ void for_batches(int thread, Load load, Store store) {
-  constexpr int kAtOnce = kBands ? 8 : 4;
-#pragma unroll 1
-  for (int first = thread; first < Count; first += kAtOnce * Threads) {
-    decltype(load(0)) values[kAtOnce];
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) values[j] = load(min(first + j * Threads, Count - 1));
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      if (first + j * Threads < Count) store(first + j * Threads, values[j]);
-    }
-  }
-}
-
 struct Tile {
   int row, column, output;  // the output row of all images together, the first column, the block's first output channel
 
