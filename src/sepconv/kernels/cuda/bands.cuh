@@ -76,19 +76,18 @@ class Lane {
 
 // The taps of this block's channels, by the threads of a role, in pairs: the first is zero and tap 0, the last two zeros.
 __device__ __forceinline__ void load_all_taps(char* taps, const void* weight, const void* bias, int rank, int thread) {
-  constexpr int kWords = kKernelH * kPairs16 + 1;
-  const auto load = [&](int i) {
-    const int own = i / kWords, h = i % kWords / kPairs16, w = i % kWords % kPairs16 - 1, channel = channel_of(own, rank);
-    const bool is_bias = h == kKernelH, exists = channel < kChannels && (!is_bias || bias);
-    const bool has_first = exists && (is_bias || (w >= 0 && w < kKernelW)), has_second = exists && !is_bias && w + 1 < kKernelW;
-    const u16* const from = static_cast<const u16*>(is_bias && bias ? bias : weight);
-    const int at = is_bias ? channel : (channel * kKernelH + h) * kKernelW + w;
-    const u16 first = from[has_first ? at : 0], second = from[has_second ? at + 1 : 0];
-    const u32 one = has_first ? first : 0, other = has_second ? second : 0;
-    return is_bias ? __float_as_uint(unpack(u16(one))) : one | other << 16;
-  };
-  const auto store = [&](int i, u32 word) { reinterpret_cast<u32*>(taps)[i] = word; };
-  move_taps<kOwnChunks * kChunk * kWords>(thread, load, store);
+  u16* const halves = reinterpret_cast<u16*>(taps);
+  constexpr int kHalves = kTapBytes / 2, kRow = 2 * kPairs16;
+  move_taps<kKernelH * kKernelW>(static_cast<const u16*>(weight), rank, thread, [&](int channel, int i, u16 tap) {
+    u16* const row = halves + channel * kHalves + i / kKernelW * kRow;
+    const int w = i % kKernelW;
+    row[2 * w + 1] = tap, row[2 * w + 2] = tap;
+    if (w == 0) row[0] = 0, row[kRow - 1] = 0, row[kRow - 2] = 0, row[kRow - 3] = 0;
+  });
+  if (!kDepthwiseBias) return;
+  move_taps<1>(static_cast<const u16*>(bias), rank, thread, [&](int channel, int, u16 one) {
+    reinterpret_cast<float*>(halves + (channel + 1) * kHalves)[-1] = unpack(one);
+  });
 }
 
 }  // namespace sepconv

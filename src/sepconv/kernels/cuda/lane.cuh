@@ -56,15 +56,14 @@ __device__ __forceinline__ void add_taps(float (&sum)[AtOnce][Pixels], const Flo
 // The taps of this block's channels, by the threads of a role, as its lanes read them, with the bias in the last place of the first row.
 template <typename Lane>
 __device__ __forceinline__ void load_float_taps(float* taps, const void* weight, const void* bias, int rank, int thread) {
-  const auto load = [&](int i) {
-    const int own = i / kTapFloats, h = i % kTapFloats / kTapRow, w = i % kTapRow, channel = channel_of(own, rank);
-    const bool is_tap = w < kKernelW, is_bias = bias && h == 0 && w == kTapRow - 1, exists = channel < kChannels && (is_tap || is_bias);
-    const int at = is_tap ? (channel * kKernelH + h) * kKernelW + w : channel;
-    const float value = element(is_bias ? bias : weight, exists ? at : 0);
-    return exists ? value : 0.f;
-  };
-  const auto store = [&](int i, float value) { taps[Lane::tap_index(i / kTapFloats, i % kTapFloats / kTapRow, i % kTapRow)] = value; };
-  move_taps<kOwnChunks * kChunk * kTapFloats>(thread, load, store);
+  move_taps<kKernelH * kKernelW>(static_cast<const Stored*>(weight), rank, thread, [&](int channel, int i, Stored tap) {
+    taps[Lane::tap_index(channel, i / kKernelW, i % kKernelW)] = number(tap);
+    if (!kDepthwiseBias && i == 0) taps[Lane::tap_index(channel, 0, kTapRow - 1)] = 0.f;
+  });
+  if (!kDepthwiseBias) return;
+  move_taps<1>(static_cast<const Stored*>(bias), rank, thread, [&](int channel, int, Stored one) {
+    taps[Lane::tap_index(channel, 0, kTapRow - 1)] = number(one);
+  });
 }
 
 }  // namespace sepconv

@@ -6,20 +6,28 @@
 namespace sepconv {
 
 // Which channel of the input the block's own is.
-__device__ __forceinline__ int channel_of(int own, int rank) { return (own / kChunk * kCluster + rank) * kChunk + own % kChunk; }
+__device__ __forceinline__ int channel_of(int own, int rank) {
+  return kCluster == 1 ? own : (own / kChunk * kCluster + rank) * kChunk + own % kChunk;
+}
 
-// Move `Count` taps by the threads of a role: store(i, load(i)), some at once, so that their loads do not wait for one another.
-template <int Count, typename Load, typename Store>
-__device__ __forceinline__ void move_taps(int thread, Load load, Store store) {
-  constexpr int kAtOnce = kBands ? 8 : 4;
+// `Each` numbers of each of the block's channels from global memory, zeros of channels that do not exist, by the threads of a role:
+// store(channel of the block's own, number, value). As many loads as there are registers for, so that they do not wait for one another.
+template <int Each, typename Element, typename Store>
+__device__ __forceinline__ void move_taps(const Element* from, int rank, int thread, Store store) {
+  constexpr int kCount = kOwnChunks * kChunk * Each, kOfThread = (kCount + kRoleThreads - 1) / kRoleThreads;
+  constexpr int kAtOnce = kOfThread < 12 ? kOfThread : 12;
 #pragma unroll 1
-  for (int first = thread; first < Count; first += kAtOnce * kRoleThreads) {
-    decltype(load(0)) values[kAtOnce];
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) values[j] = load(min(first + j * kRoleThreads, Count - 1));
+  for (int first = thread; first < kCount; first += kAtOnce * kRoleThreads) {
+    Element values[kAtOnce];
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      if (first + j * kRoleThreads < Count) store(first + j * kRoleThreads, values[j]);
+      const int i = first + j * kRoleThreads, at = channel_of(i / Each, rank) * Each + i % Each;
+      values[j] = at < kChannels * Each ? from[at] : Element(0);
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = first + j * kRoleThreads;
+      if (i < kCount) store(i / Each, i % Each, values[j]);
     }
   }
 }

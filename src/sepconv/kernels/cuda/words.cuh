@@ -33,10 +33,20 @@ __device__ __forceinline__ float unpack(u16 bits) {
   else return __uint_as_float(u32(bits) << 16);
 }
 
-__device__ __forceinline__ float element(const void* tensor, long long index) {
-  if constexpr (kElement == Element::float32) return static_cast<const float*>(tensor)[index];
-  else return unpack(static_cast<const u16*>(tensor)[index]);
-}
+// An element as a tensor holds it, and as float32.
+template <int Bytes>
+struct Bits {
+  typedef u16 Of;
+};
+template <>
+struct Bits<4> {
+  typedef float Of;
+};
+using Stored = Bits<kElementBytes>::Of;
+__device__ __forceinline__ float number(float stored) { return stored; }
+__device__ __forceinline__ float number(u16 stored) { return unpack(stored); }
+
+__device__ __forceinline__ float element(const void* tensor, long long index) { return number(static_cast<const Stored*>(tensor)[index]); }
 
 __device__ __forceinline__ void set_element(void* tensor, long long index, float value) {
   if constexpr (kElement == Element::float32) static_cast<float*>(tensor)[index] = value;
