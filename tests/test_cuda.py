@@ -7,7 +7,8 @@ from cuda_cases import PRECISIONS, SHAPES, SMALL_A, SMALL_A_LAST, SMALL_B, Shape
 from torch import Tensor
 
 import sepconv
-from sepconv import dispatch
+from sepconv import dispatch, ops
+from sepconv.backends import cuda
 from sepconv.backends.cuda import CudaBackend
 from sepconv.device import describe
 from sepconv.errors import UnsupportedError
@@ -108,6 +109,22 @@ def test_the_same_bits_in_every_run_and_in_every_batch(shape: Shape, dtype: torc
     assert torch.equal(y[-1:], ours(shape, alone, precision))
     other = [torch.cat([torch.randn_like(tensors[0]), tensors[0]]), *tensors[1:]]
     assert torch.equal(y, ours(shape, other, precision)[len(y) :])
+
+
+@pytest.mark.parametrize("rows", [1, 7, 1 << 30])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", [SMALL_A, SMALL_A_LAST, SMALL_B, SHAPES[1], SHAPES[10], SHAPES[21]], ids=str)
+def test_input_that_stays_in_l2_gives_the_same(
+    shape: Shape, dtype: torch.dtype, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    precision = "high" if dtype is torch.float32 else "ieee"
+    assert can(shape, dtype, precision)
+    tensors = tensors_of(shape, dtype)
+    right = ours(shape, tensors, precision)
+    monkeypatch.setattr(cuda, "_rows_that_stay", lambda *_: rows)
+    ops.forget_plans()
+    assert torch.equal(ours(shape, tensors, precision), right)
+    ops.forget_plans()
 
 
 @pytest.mark.parametrize("form", ["slice", "expanded", "misaligned", "transposed"])

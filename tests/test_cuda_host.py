@@ -16,7 +16,7 @@ from sepconv.jit import nvrtc
 from sepconv.problem import Operands, Problem
 from sepconv.tuning import hopper
 
-SMS, CLUSTERS = 132, 60
+SMS, CLUSTERS, CACHE = 132, 60, 60 << 20
 
 
 class Driver:
@@ -46,7 +46,8 @@ def driver(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cuda_driver, "driver", lambda: told)
     monkeypatch.setattr(nvrtc, "cubin", lambda _: b"machine code")
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=SMS))
+    facts = SimpleNamespace(multi_processor_count=SMS, L2_cache_size=CACHE)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: facts)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 77, raising=False)
     cuda._kernel.cache_clear()
@@ -89,6 +90,15 @@ def test_no_more_clusters_than_run_at_once(driver: Driver) -> None:
     assert config.cluster == 2
     assert kernel_of(problem).grid == 2 * CLUSTERS
     assert kernel_of(A.problem(torch.float16, "ieee")).grid == SMS
+
+
+def test_input_stays_in_l2_where_the_result_does_not_fit(driver: Driver) -> None:
+    small, large = (replace(A, batch=n).problem(torch.float32, "high") for n in (1, 16))  # results of 128 MiB and 2 GiB
+    tile_row = 64 * 128 * 4
+    assert [kernel_of(p).block.call.stays for p in (small, large)] == [-(-CACHE // (SMS * tile_row))] * 2
+    assert kernel_of(replace(A, batch=1, size=(256, 256)).problem(torch.float32, "high")).block.call.stays == 0
+    clusters = replace(A_LAST, outputs=256).problem(torch.float16, "ieee")
+    assert kernel_of(clusters).block.call.stays == -(-CACHE // (CLUSTERS * 64 * 128 * 2))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)

@@ -184,7 +184,7 @@ class Call(ctypes.Structure):
         ("y_map", TensorMap),
         ("weight_map", TensorMap),
         *((name, ctypes.c_void_p) for name in (*Operands._fields[:5], "y")),
-        *((name, ctypes.c_int) for name in ("parts", "rows_of_part", "longer_parts")),
+        *((name, ctypes.c_int) for name in ("parts", "rows_of_part", "longer_parts", "stays")),
     )
 
 
@@ -279,9 +279,24 @@ def _kernel(problem: Problem, config: CudaConfig, device: int) -> Kernel:
         weight_box = (hopper.weight_part(problem, config), hopper.GROUP_ROWS)
         channels = (problem.in_channels, problem.out_channels)
         cuda_driver.encode(call.weight_map, problem.dtype, channels, weight_box, SWIZZLE_128)
-    grid = config.cluster * min(clusters, strips * call.parts)
+    walkers = min(clusters, strips * call.parts)
+    call.stays = _rows_that_stay(problem, config, walkers, torch.cuda.get_device_properties(device).L2_cache_size)
+    grid = config.cluster * walkers
     block = _Block(bytes(call), streams=config.weight_stages > 0)
     return Kernel(function, block, grid, shared, device, problem.output_shape, problem.output_strides, problem.layout)
+
+
+def _rows_that_stay(problem: Problem, config: CudaConfig, walkers: int, cache: int) -> int:
+    """How many rows of its tiles each of the blocks (or clusters) may find in L2 when it ends; 0 where x is loaded as usual.
+
+    Where y is larger than L2, nothing of it could stay there for the next kernel. L2 then evicts x after everything else: the
+    same bytes move, and the memory takes them in an order that suits it better. A takes 0.859 ms instead of 0.886 with channels
+    last, 0.932 instead of 0.952 without, both as "high" (H200, 2026-11-30).
+    """
+    if math.prod(problem.output_shape) * problem.dtype.itemsize <= cache:
+        return 0
+    row = config.tile * problem.in_channels * problem.dtype.itemsize
+    return math.ceil(cache / (walkers * row))
 
 
 def _encode_images(
@@ -294,10 +309,11 @@ def _encode_images(
 ) -> None:
     """A dense x or y in boxes of so many (channels, rows, columns)."""
     rows, columns = (1, *size)[-2:]
-    sizes, boxes = (columns, rows, channels), (box[2], box[1], box[0])
+    sizes, boxes, promote = (columns, rows, channels), (box[2], box[1], box[0]), 128
     if problem.layout == CHANNELS_LAST:
-        sizes, boxes = (channels, columns, rows), (box[0], box[2], box[1])
-    cuda_driver.encode(tensor_map, problem.dtype, (*sizes, problem.batch), (*boxes, 1), swizzle)
+        # Two boxes of 128 bytes lie side by side in memory: A as "high" takes 0.897 ms, and 0.944 with 128 (H200, 2026-11-30).
+        sizes, boxes, promote = (channels, columns, rows), (box[0], box[2], box[1]), 256
+    cuda_driver.encode(tensor_map, problem.dtype, (*sizes, problem.batch), (*boxes, 1), swizzle, promote)
 
 
 def _laid_out(operands: Operands, layout: str) -> Operands:

@@ -14,7 +14,7 @@ import torch
 ROW_BYTES = 16  # rows of tensors that the copy engine takes begin on multiples of so many
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 SWIZZLE_128 = 3  # CU_TENSOR_MAP_SWIZZLE_128B
-_PROMOTE_128 = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
+_PROMOTE = {128: 2, 256: 3}  # CUtensorMapL2promotion: so many bytes come into L2 together
 _TENSOR_TYPES = {torch.float32: 7, torch.float16: 6, torch.bfloat16: 9}  # CUtensorMapDataType
 _CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 
@@ -60,9 +60,17 @@ def load(code: bytes, name: str, shared: int) -> ctypes.c_void_p:
 
 
 def encode(
-    tensor_map: TensorMap, dtype: torch.dtype, sizes: tuple[int, ...], box: tuple[int, ...], swizzle: int
+    tensor_map: TensorMap,
+    dtype: torch.dtype,
+    sizes: tuple[int, ...],
+    box: tuple[int, ...],
+    swizzle: int = 0,
+    promote: int = 128,
 ) -> None:
-    """A dense tensor in boxes, the innermost axis first; the address comes with each call."""
+    """A dense tensor in boxes, the innermost axis first; the address comes with each call.
+
+    L2 reads it in pieces of `promote` bytes: 128 or 256.
+    """
     rank = len(sizes)
     strides = list(itertools.accumulate(sizes[:-1], operator.mul, initial=dtype.itemsize))[1:]
     _memory, address = aligned(ctypes.sizeof(TensorMap))
@@ -77,7 +85,7 @@ def encode(
         (ctypes.c_uint32 * rank)(*[1] * rank),
         0,
         swizzle,
-        _PROMOTE_128,
+        _PROMOTE[promote],
         0,
     )
     check(status, "a tensor map")

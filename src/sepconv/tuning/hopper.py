@@ -25,7 +25,8 @@ class CudaConfig:
     what it adds to output rows further down is kept in registers. `stages` parts of input and `slots` chunks of the product's
     operand are under way; `staged` boxes of results of 128 bytes by 64 rows are written by way of shared memory at a time, by
     each half of a block (0: results are written from registers). With `weight_stages` a block computes all output channels, and
-    the pointwise weights stream through it for each tile, so many parts at a time (0: they stay). A `tile` is so many pixels.
+    the pointwise weights stream through it for each tile, so many parts at a time in each stream (0: they stay). A `tile` is so
+    many pixels.
     """
 
     cluster: int
@@ -72,7 +73,7 @@ def shared_bytes(problem: Problem, config: CudaConfig) -> int:
     biases *= problem.epilogue.pointwise_bias
     taps = own * _tap_bytes(problem)
     rings = config.slots * _slot_bytes(problem, config) + config.stages * _stage_bytes(problem, config)
-    barriers = 16 * (config.stages + config.slots + 2 * config.weight_stages)
+    barriers = 16 * (config.stages + config.slots + stream_count(problem) * config.weight_stages)
     return weights + rings + 2 * config.staged * GROUP_ROWS * 128 + taps + biases * 4 + barriers + 1024
 
 
@@ -87,11 +88,15 @@ def _tap_bytes(problem: Problem) -> int:
 
 
 def _weight_bytes(problem: Problem, config: CudaConfig, channels: int) -> int:
-    part = config.outputs * 128
     if config.weight_stages:
-        return config.weight_stages * part
+        return stream_count(problem) * config.weight_stages * GROUP_ROWS * 128
     parts = math.ceil(channels / weight_part(problem, config))
-    return parts * part * (1 if split_anew(problem, config) else terms(problem))
+    return parts * config.outputs * 128 * (1 if split_anew(problem, config) else terms(problem))
+
+
+def stream_count(problem: Problem) -> int:
+    """Streams of weights: one that the product's groups read in turns, or one for each."""
+    return 1 if terms(problem) == 1 else 2
 
 
 def split_anew(problem: Problem, config: CudaConfig) -> bool:
@@ -165,13 +170,13 @@ def _streaming(problem: Problem) -> Iterator[CudaConfig]:
 
 
 def _stream_wishes(problem: Problem) -> list[tuple[float, int, int]]:
-    """Tiles whose operand is under way, parts of weights and stages, the best first.
+    """Tiles whose operand is under way, parts of weights in each stream and stages, the best first.
 
-    B in float16 takes 0.078 ms with one and a half tiles and 4 parts of weights, 0.082 with one, 0.085 with two (and few
-    stages), 0.088 with two and 3 parts; B as "ieee" 0.385 with one and a half and 0.400 with one (H200, 2026-11-30).
+    B in float16 takes 0.072 ms with a tile and a quarter and 8 parts of weights, 0.074 with one and a half or with one (H200,
+    2026-11-30). As "ieee" it takes 0.385 with one and a half and 0.400 with one.
     """
     if terms(problem) == 1:
-        return [(1.5, 4, 8), (1, 4, 8), (1, 4, 4), (1, 2, 4), (1, 2, 2)]
+        return [(1.25, 8, 8), (1, 8, 8), (1, 6, 4), (1, 4, 4), (1, 2, 2)]
     return [(2, 3, 4), (1.5, 3, 4), (1, 3, 4), (1, 2, 4), (1, 2, 2)]
 
 

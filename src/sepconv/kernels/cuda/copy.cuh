@@ -8,6 +8,7 @@ namespace sepconv {
 
 // Every input row of a tile once, where rows are kept, and rows outside of the image are left out; else all rows of its window.
 __device__ __forceinline__ void load_input(const Call& call, u32 stages, const Barriers& barriers, int rank) {
+  const u64 policy = cache_policy(call.stays > 0);
   Ring<kStages> ring;
   for_items(call.parts, [&](const Item& item) {
     for_images(item, [&](int image, int first, int end) {
@@ -22,12 +23,35 @@ __device__ __forceinline__ void load_input(const Call& call, u32 stages, const B
             barrier_wait(barriers.stage_empty(ring.at), ring.parity ^ 1);
             barrier_expect(barriers.stage_full(ring.at), kInputBytes);
             load_box(stages + ring.at * kStageBytes, call.x_map, barriers.stage_full(ring.at), item.column - kLead, row,
-                     chunk * kChunk + part * kPart, image);
+                     chunk * kChunk + part * kPart, image, policy);
           }
         }
       }
     });
   });
+}
+
+// A row of input of a tile, which stays in L2, is treated as usual again; by the threads of a role.
+__device__ __forceinline__ void let_go_of_row(const Call& call, const Item& item, int row, int rank, int thread) {
+  const int bytes = min(kTile, kInW - item.column) * (kChannelsLast ? kChannels : 1) * kElementBytes, lines = (bytes + 127) / 128;
+#pragma unroll 1
+  for (int i = rank * kRoleThreads + thread; i < lines * (kChannelsLast ? 1 : kChannels); i += kCluster * kRoleThreads) {
+    const long long first = index_of<kChannels, kInH, kInW>(row / kOutH, i / lines, min(row % kOutH, kInH - 1), item.column);
+    let_go(static_cast<const char*>(call.x) + first * kElementBytes + i % lines * 128);
+  }
+}
+
+// The input that a block loaded last may be in L2 still: whoever runs next is not to find it taken.
+__device__ __forceinline__ void let_go_of_input(const Call& call, int thread) {
+  const int block = unforeseen(blockIdx.x), rank = block % kCluster, first = block / kCluster;
+  const int walkers = gridDim.x / kCluster, last = kStrips * call.parts.count - 1;
+  int left = call.stays;
+#pragma unroll 1
+  for (int i = first + (last - first) / walkers * walkers; i >= first && left > 0; i -= walkers) {
+    const Item item = item_of(call.parts, i);
+#pragma unroll 1
+    for (int row = item.end - 1; row >= item.begin && left > 0; --row, --left) let_go_of_row(call, item, row, rank, thread);
+  }
 }
 
 // Each chunk that this block has finished goes to the others.
@@ -42,17 +66,18 @@ __device__ __forceinline__ void send_chunks(const Call& call, u32 slots, const B
   });
 }
 
-// A product group's stream of weights: all of its output channels, for each tile again. An item is one tile, since no rows are kept.
-__device__ __forceinline__ void stream_weights(const Call& call, u32 weights, const Barriers& barriers, int group) {
-  weights += group * kWeightStages * kWeightPartBytes;
+// A stream of weights, of both product groups in turn or of one: all output channels, for each tile again. An item is one tile, since no
+// rows are kept.
+__device__ __forceinline__ void stream_weights(const Call& call, u32 weights, const Barriers& barriers, int stream) {
+  weights += stream * kWeightStages * kWeightPartBytes;
   Ring<kWeightStages> ring;
   for_items(call.parts, [&](const Item& item) {
 #pragma unroll 1
-    for (int output = group * kBlockRows; output < kPasses * kPassOutputs; output += kPassOutputs) {
+    for (int output = stream * kBlockRows; output < kPasses * kPassOutputs; output += kStreamCount * kBlockRows) {
 #pragma unroll 1
       for (int part = 0; part < kWeightParts; ++part, ring.next()) {
-        const u32 full = barriers.weights_full(group, ring.at);
-        barrier_wait(barriers.weights_empty(group, ring.at), ring.parity ^ 1);
+        const u32 full = barriers.weights_full(stream, ring.at);
+        barrier_wait(barriers.weights_empty(stream, ring.at), ring.parity ^ 1);
         barrier_expect(full, kWeightPartBytes);
         load_box(weights + ring.at * kWeightPartBytes, call.weight_map, full, part * kWeightPart, output);
       }

@@ -96,7 +96,7 @@ class Results {
 
   __device__ __forceinline__ void begin(int eight, const Tile& tile) {
     if (eight == 0) {
-      if (kSplitAnew || (kStaged == 0 && !kDirectly)) find_place();
+      if (kSplitAnew || (kStaged == 0 && !kTurns)) find_place();
 #pragma unroll
       for (int i = 0; i < kChains; ++i) all_[i] = 0.f;
     }
@@ -158,8 +158,8 @@ class Results {
     }
   }
   static __device__ __forceinline__ void store_run(char* to, const float (&run)[kRun]) {
-    if constexpr (kElement == Element::float32) *reinterpret_cast<float4*>(to) = {run[0], run[1], run[2], run[3]};
-    else *reinterpret_cast<uint4*>(to) = {pack(run[0], run[1]), pack(run[2], run[3]), pack(run[4], run[5]), pack(run[6], run[7])};
+    if constexpr (kElement == Element::float32) __stcs(reinterpret_cast<float4*>(to), {run[0], run[1], run[2], run[3]});
+    else __stcs(reinterpret_cast<uint4*>(to), {pack(run[0], run[1]), pack(run[2], run[3]), pack(run[4], run[5]), pack(run[6], run[7])});
   }
 
   // What was staged goes to y. Where an operand does not split into terms (infinities, and what rounds to one), some sum is no

@@ -8,7 +8,7 @@
 
 // Registers of a thread when the block starts, and in each role; together no more than those of all threads at the start.
 constexpr int kFirstRegisters = 96, kCopyRegisters = 32;
-constexpr int kMore = sepconv::kDirectly ? 128 : sepconv::kSplitAnew ? 168 : 160;
+constexpr int kMore = sepconv::kTurns ? 128 : sepconv::kSplitAnew ? 168 : 160;
 constexpr int kProductRegisters = sepconv::kManyRegisters ? kMore : 104, kDepthwiseRegisters = 224 - kProductRegisters;
 
 extern "C" __global__ void
@@ -36,7 +36,7 @@ extern "C" __global__ void
     change_registers<kFirstRegisters, kCopyRegisters>();
     begin_role();
     if (threadIdx.x == 0) load_input(call, start + kStagesAt, barriers, rank);
-    if (kStreams && (warp == 1 || warp == 2) && lane == 0) stream_weights(call, start + kWeightsAt, barriers, warp - 1);
+    if (kStreams && warp >= 1 && warp <= kStreamCount && lane == 0) stream_weights(call, start + kWeightsAt, barriers, warp - 1);
     if (kCluster > 1 && warp == 1) send_chunks(call, start + kSlotsAt, barriers, rank, lane);
   } else if (group < 3) {
     change_registers<kFirstRegisters, kDepthwiseRegisters>();
@@ -44,6 +44,7 @@ extern "C" __global__ void
     threads_meet(3, kRoleThreads);
     begin_role();
     depthwise(call, Rows(start + kStagesAt, start + kSlotsAt, start + kTapsAt, barriers, rank, warp - 4, lane));
+    let_go_of_input(call, unforeseen(threadIdx.x) - kGroup);
   } else {
     change_registers<kFirstRegisters, kProductRegisters>();
     const int thread = threadIdx.x - 3 * kGroup;

@@ -15,8 +15,7 @@ constexpr int kInH = SEPCONV_IN_H, kInW = SEPCONV_IN_W, kOutH = SEPCONV_OUT_H, k
 constexpr int kCluster = SEPCONV_CLUSTER, kBlockOutputs = SEPCONV_BLOCK_OUTPUTS;
 constexpr bool kRolls = SEPCONV_ROLLS;
 constexpr int kStages = SEPCONV_STAGES, kSlots = SEPCONV_SLOTS, kStaged = SEPCONV_STAGED;
-// Parts of the pointwise weights that stream through shared memory at a time, for each product group (0: the weights of a block stay
-// there).
+// Parts of the pointwise weights that are under way to shared memory at a time, in each stream (0: the weights of a block stay there).
 constexpr int kWeightStages = SEPCONV_WEIGHT_STAGES;
 constexpr bool kStreams = kWeightStages > 0;
 static_assert(!kStreams || kCluster == 1, "a block through which the weights stream needs no other");
@@ -43,9 +42,9 @@ constexpr int kGroup = 128, kDepthwiseWarps = 8, kRoleThreads = 2 * kGroup, kThr
 // The teams of a kernel that keeps rows of float32 would need more registers than there are.
 constexpr int kKept = kRolls ? kKernelH - 1 : 0;  // output rows that are begun and not finished
 constexpr bool kEnoughRegisters = kKept == 0 || kElementBytes == 2;
-constexpr bool kInPairs = kOwnChunks % 2 == 0 && kStages % 2 == 0 && kSlots >= 2 * kCluster;
-constexpr bool kTakeTurns = !kChannelsLast && kInPairs && kEnoughRegisters;
-constexpr int kTeams = kTakeTurns ? 2 : 1, kTeamWarps = kDepthwiseWarps / kTeams;
+constexpr bool kInPairs = kOwnChunks % 2 == 0 && kStages % 2 == 0 && kSlots % (2 * kCluster) == 0;
+constexpr bool kInTeams = !kChannelsLast && kInPairs && kEnoughRegisters;
+constexpr int kTeams = kInTeams ? 2 : 1, kTeamWarps = kDepthwiseWarps / kTeams;
 
 // The product may have most of the registers where the depthwise step keeps no rows, and a lane has one channel at a time.
 constexpr bool kManyRegisters = kKept == 0 && !kChannelsLast;
@@ -61,15 +60,15 @@ constexpr int kInputBytes = kPart * kRows * kBoxColumns * kElementBytes, kStageB
 constexpr int kTermBytes = kTile * kChunk * 2, kSlotBytes = kTerms * kTermBytes;
 // The weights lie in parts, of every term: a row of 128 bytes, 64 channels, for each output channel of the block. Where they stream as
 // float32, or where there are three terms and registers to spare, they stay float32 (32 channels a row) and are split anew each time:
-// the products take them from registers. A block that streams goes through all output channels; each product group has a stream of
-// its own.
+// the products take them from registers. A block that streams goes through all output channels. Where weights stream as they are, a
+// product group writes its results at once, and meanwhile the other one multiplies: they take turns, at one stream. Else each has its own.
 constexpr bool kSplitAnew = kManyRegisters && (kTerms == 3 || (kTerms > 1 && kStreams));
 constexpr int kWeightPart = kSplitAnew ? 32 : 64, kWeightParts = (kChunks * kChunk + kWeightPart - 1) / kWeightPart;
 constexpr int kWeightPartBytes = (kStreams ? kBlockRows : kBlockOutputs) * 128, kWeightTermBytes = kWeightParts * kWeightPartBytes;
-constexpr int kWeightBytes = kStreams ? 2 * kWeightStages * kWeightPartBytes : (kSplitAnew ? 1 : kTerms) * kWeightTermBytes;
+constexpr bool kTurns = kStreams && !kSplitAnew;
+constexpr int kStreamCount = kTurns ? 1 : 2, kStreamed = kStreamCount * kWeightStages;
+constexpr int kWeightBytes = kStreams ? kStreamed * kWeightPartBytes : (kSplitAnew ? 1 : kTerms) * kWeightTermBytes;
 constexpr int kBiases = kPointwiseBias ? kPasses * kPassOutputs : 0;
-// Where weights stream as they are, a group writes its results as soon as it has them: the other one multiplies meanwhile.
-constexpr bool kDirectly = kStreams && !kSplitAnew;
 // A box of results: 128 bytes of each row of a block.
 constexpr int kBoxColumnsOut = 128 / kElementBytes, kResultBytes = kBlockRows * 128;
 // The taps of a channel: rows with room for the bias in the last place of the first; where a lane reads four at once, whole 16
@@ -84,7 +83,7 @@ constexpr int kPairs16 = kKernelW + 2, kTapBytes = kBands ? kKernelH * kPairs16 
 constexpr int kWeightsAt = 0, kSlotsAt = kWeightsAt + kWeightBytes, kStagedAt = kSlotsAt + kSlots * kSlotBytes;
 constexpr int kStagesAt = kStagedAt + 2 * kStaged * kResultBytes, kTapsAt = kStagesAt + kStages * kStageBytes;
 constexpr int kBiasAt = kTapsAt + kOwnChunks * kChunk * kTapBytes, kBarriersAt = kBiasAt + kBiases * 4;
-constexpr int kSharedBytes = kBarriersAt + 8 * 2 * (kStages + kSlots + 2 * kWeightStages) + 1024;
+constexpr int kSharedBytes = kBarriersAt + 8 * 2 * (kStages + kSlots + kStreamed) + 1024;
 
 static_assert(kSlots % kCluster == 0, "a slot belongs to one block of the cluster");
 static_assert(kPasses == 1 || kSlots >= kChunks, "the operand of a tile stays for all passes");
@@ -95,12 +94,14 @@ struct Parts {
   int count, rows, longer;
 };
 
-// The one parameter of a kernel; mirrored by `sepconv.backends.cuda`. x, weights and y are dense, a bias may be null.
+// The one parameter of a kernel; mirrored by `sepconv.backends.cuda`. x, weights and y are dense, a bias may be null. Where `stays` is no
+// zero, L2 evicts x after everything else, and of that so many rows that a block loads last are let go in the end.
 struct Call {
   TensorMap x_map, y_map, weight_map;
   const void *x, *depthwise_weight, *pointwise_weight, *depthwise_bias, *pointwise_bias;
   void* y;
   Parts parts;
+  int stays;
 };
 
 // Where an element lies in x or y.

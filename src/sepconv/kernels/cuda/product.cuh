@@ -14,7 +14,7 @@ constexpr int kLongestSum = kTerms == 1 ? 1 << 20 : kTerms == 2 ? 256 : kSplitAn
 constexpr bool kInParts = kChunks * kChunk > kLongestSum;
 static_assert(!kInParts || kSplitAnew, "nothing else takes sums out of the matrix units in between");
 // Where there are registers to spare, results wait in them, and are written while the next product is computed.
-constexpr bool kWait = kManyRegisters && !kInParts && !kDirectly;
+constexpr bool kWait = kManyRegisters && !kInParts && !kTurns;
 
 // How many chunks are multiplied together. Of three terms the small products of all of them come first: each sum that is added to cuts
 // off what does not fit, so where float32 is wanted in full few of them should be large. Of one term a single chunk would be too little
@@ -50,6 +50,22 @@ struct Sums {
   }
 };
 
+// A group's turn. Groups that write their results at once would, side by side, also write side by side, and the matrix units would wait.
+struct Turn {
+  int group;
+
+  __device__ __forceinline__ void wait() const {
+    if (kTurns) threads_meet(place(group), kRoleThreads);
+  }
+  // To the other group; at the beginning from the second one to the first.
+  __device__ __forceinline__ void pass_on() const {
+    if (kTurns) threads_arrive(place(1 - group), kRoleThreads);
+  }
+
+ private:
+  static __device__ __forceinline__ int place(int group) { return 5 + group; }
+};
+
 // Where the slots hold whole tiles, a tile begins at the first of them, or that many further on.
 constexpr bool kWholeTiles = kSlots % kChunks == 0;
 // The same for chunks that are multiplied together.
@@ -59,6 +75,7 @@ constexpr bool kWholeBatches = kWholeTiles || (kSlots % kTogether == 0 && kChunk
 struct Pass {
   u32 slots;
   Barriers barriers;
+  Turn turn;
   int thread;
   bool is_first, is_last;  // the slots may still be filled; they are empty afterwards
 
@@ -119,6 +136,7 @@ __device__ __forceinline__ void wait_for_chunks(const Pass& pass, Ring<kSlots> f
 template <typename Between>
 __device__ __forceinline__ void multiply_pass(Sums& sums, Ring<kSlots>& slot, const Pass& pass, Weights& weights, Between between) {
   Ring<kSlots> before;
+  pass.turn.wait();
 #pragma unroll
   for (int batch = 0; batch < kBatches; ++batch) {
     const int begin = batch * kTogether, end = begin + kTogether < kChunks ? begin + kTogether : kChunks;
@@ -143,6 +161,7 @@ __device__ __forceinline__ void multiply_pass(Sums& sums, Ring<kSlots>& slot, co
       }
     }
     multiply_commit();
+    if (batch + 1 == kBatches) pass.turn.pass_on();
     if (batch > 0) {
       multiply_wait<1>();
       pass.release(before, kTogether);
@@ -247,11 +266,12 @@ class Product {
  public:
   __device__ __forceinline__ Product(const Call& call, u32 weights, u32 slots, u32 staged, u32 bias, const Barriers& barriers, int rank,
                                      int group, int thread)
-      : results_(call, staged, bias), weights_(weights, barriers, group, thread), barriers_(barriers),
+      : results_(call, staged, bias), weights_(weights, barriers, group, thread), turn_{group}, barriers_(barriers),
         slots_(slots + (kChannelsLast ? group * kBlockRows * 128 : 0)), rank_(rank), thread_(thread) {}
 
   __device__ __forceinline__ void compute(const Parts& parts) {
     Sums held;
+    if (turn_.group == 1) turn_.pass_on();
     for_items(parts, [&](const Item& item) {
 #pragma unroll 1
       for (int row = item.begin; row < item.end; ++row) {
@@ -268,7 +288,7 @@ class Product {
  private:
   __device__ __forceinline__ void compute_pass(Sums& held, const Tile& of_all, int pass) {
     const Tile tile{of_all.row, of_all.column, of_all.output + pass * kPassOutputs};
-    const Pass one{u32(uniform(unforeseen(slots_))), barriers_, thread_, pass == 0, pass + 1 == kPasses};
+    const Pass one{u32(uniform(unforeseen(slots_))), barriers_, turn_, thread_, pass == 0, pass + 1 == kPasses};
     const auto put_held = [&](int step, int steps) {
       if (kWait && waiting_.row >= 0) results_.put_step(held.of, step, steps, waiting_);
     };
@@ -278,6 +298,7 @@ class Product {
     weights_.begin(pass);
     if constexpr (kSplitAnew) multiply_pass_split(sums, slot, one, weights_, put_held);
     else multiply_pass(sums, slot, one, weights_, put_held);
+    weights_.end();
     if (!kWholeTiles && one.is_last) of_tile_ = slot;
     if (kWait) held = sums, waiting_ = tile;
     else results_.put(sums.of, tile);
@@ -285,6 +306,7 @@ class Product {
 
   Results results_;
   Weights weights_;
+  const Turn turn_;
   Tile waiting_{-1, 0, 0};
   Ring<kSlots> of_tile_;
   const Barriers& barriers_;

@@ -48,7 +48,11 @@ __device__ __forceinline__ void fence_barriers() { asm volatile("fence.mbarrier_
 __device__ __forceinline__ void threads_meet(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-// The same, and whether the condition holds for any of them.
+// Those who meet there need not wait for these threads any longer; these go on.
+__device__ __forceinline__ void threads_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+// All meet, and learn whether the condition holds for any of them.
 __device__ __forceinline__ bool threads_meet_any(int id, int threads, bool condition) {
   u32 any;
   asm volatile(
@@ -84,12 +88,24 @@ __device__ __forceinline__ int uniform(int value) { return __shfl_sync(~0u, valu
 
 // --- copies
 
+// How L2 treats what is loaded: as usual, or it evicts everything else before.
+__device__ __forceinline__ u64 cache_policy(bool stays) {
+  u64 policy;
+  if (stays) asm("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(policy));
+  else asm("createpolicy.fractional.L2::evict_normal.b64 %0;" : "=l"(policy));
+  return policy;
+}
+// The 128 bytes around an address in global memory are to be treated as usual again.
+__device__ __forceinline__ void let_go(const void* p) {
+  asm volatile("applypriority.global.L2::evict_normal [%0], 128;" ::"l"(reinterpret_cast<u64>(p) / 128 * 128) : "memory");
+}
+
 // A box of a tensor into shared memory.
-__device__ __forceinline__ void load_box(u32 to, const TensorMap& map, u32 barrier, int column, int row, int channel, int image) {
+__device__ __forceinline__ void load_box(u32 to, const TensorMap& map, u32 barrier, int column, int row, int channel, int image, u64 policy) {
   const auto load = [&](int a, int b, int c) {
     asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
-        "l"(&map), "r"(barrier), "r"(a), "r"(b), "r"(c), "r"(image) : "memory");
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
+        ::"r"(to), "l"(&map), "r"(barrier), "r"(a), "r"(b), "r"(c), "r"(image), "l"(policy) : "memory");
   };
   kChannelsLast ? load(channel, column, row) : load(column, row, channel);
 }

@@ -14,13 +14,15 @@ struct Item {
   int begin, end;  // output rows of all images together
 };
 
+__device__ __forceinline__ Item item_of(const Parts& parts, int i) {
+  const int part = i / kStrips, begin = part * parts.rows + min(part, parts.longer);
+  return {i % kStrips * kTile, begin, begin + parts.rows + (part < parts.longer)};
+}
+
 template <typename F>
 __device__ __forceinline__ void for_items(const Parts& parts, F f) {
 #pragma unroll 1
-  for (int item = unforeseen(blockIdx.x) / kCluster; item < kStrips * parts.count; item += gridDim.x / kCluster) {
-    const int part = item / kStrips, begin = part * parts.rows + min(part, parts.longer);
-    f(Item{item % kStrips * kTile, begin, begin + parts.rows + (part < parts.longer)});
-  }
+  for (int i = unforeseen(blockIdx.x) / kCluster; i < kStrips * parts.count; i += gridDim.x / kCluster) f(item_of(parts, i));
 }
 
 struct Tile {
@@ -51,9 +53,15 @@ struct Ring {
     at += n * Step;
     if (at >= Count) at -= Count, parity ^= 1;
   }
+  // Any number of slots further on.
+  template <int N>
+  __device__ __forceinline__ void skip() {
+    parity ^= N / Count % 2;
+    next(N % Count);
+  }
 };
 
-// Who says that a part of a group's stream of weights was read: the group, when products have read it, or each warp, which loads it.
+// Who says that a part of a stream of weights was read: a group, when its products have read it, or each of its warps, which loads it.
 constexpr int kWeightReaders = kSplitAnew ? 4 : 1;
 
 // The barriers of the rings: an input stage is full or empty, and so is a slot of the operand.
@@ -64,10 +72,10 @@ struct Barriers {
   __device__ __forceinline__ u32 stage_empty(int i) const { return start + 8 * (kStages + i); }
   __device__ __forceinline__ u32 slot_full(int i) const { return start + 8 * (2 * kStages + i); }
   __device__ __forceinline__ u32 slot_empty(int i) const { return start + 8 * (2 * kStages + kSlots + i); }
-  __device__ __forceinline__ u32 weights_full(int group, int i) const {
-    return start + 8 * (2 * (kStages + kSlots) + group * kWeightStages + i);
+  __device__ __forceinline__ u32 weights_full(int stream, int i) const {
+    return start + 8 * (2 * (kStages + kSlots) + stream * kWeightStages + i);
   }
-  __device__ __forceinline__ u32 weights_empty(int group, int i) const { return weights_full(2 + group, i); }
+  __device__ __forceinline__ u32 weights_empty(int stream, int i) const { return weights_full(kStreamCount + stream, i); }
 
   // A block's own slots are filled by its depthwise warps, those of other blocks by one copy. A slot is empty again when
   // both product groups of every block have read it; its owner is told.
@@ -80,7 +88,7 @@ struct Barriers {
       barrier_init(slot_full(i), i % kCluster == rank ? kTeamWarps : 1);
       barrier_init(slot_empty(i), 2 * kCluster);
     }
-    for (int i = 0; i < 2 * kWeightStages; ++i) {  // of both groups
+    for (int i = 0; i < kStreamed; ++i) {
       barrier_init(weights_full(0, i), 1);
       barrier_init(weights_empty(0, i), kWeightReaders);
     }

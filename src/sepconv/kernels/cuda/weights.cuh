@@ -73,9 +73,10 @@ __device__ __forceinline__ void load_weights(u32 weights, const void* weight, in
   }
 }
 
+constexpr __device__ int stream_of(int group) { return kTurns ? 0 : group; }
 // Where a product group's weights of a chunk lie; with weights that are split anew a thread's fragment of them.
 __device__ __forceinline__ u32 weights_of_group(u32 weights, int group, int thread) {
-  if (!kChannelsLast) weights += group * (kStreams ? kWeightStages * kWeightPartBytes : kBlockRows * 128);
+  if (!kChannelsLast) weights += kStreams ? stream_of(group) * kWeightStages * kWeightPartBytes : group * kBlockRows * 128;
   if constexpr (kSplitAnew) {
     const int row = thread / 32 * 16 + place_of_row(thread % 32 / 4);
     weights += row * 128 + (thread % 4 ^ row % 8) * 16;
@@ -88,14 +89,20 @@ constexpr __device__ bool ends_part(int chunk) { return (chunk + 1) * kChunk % k
 class Weights {
  public:
   __device__ __forceinline__ Weights(u32 start, const Barriers& barriers, int group, int thread)
-      : start_(weights_of_group(start, group, thread)), pass_(start_), barriers_(barriers), group_(group), thread_(thread) {}
+      : start_(weights_of_group(start, group, thread)), pass_(start_), barriers_(barriers), stream_(stream_of(group)), thread_(thread) {
+    if (kTurns && group == 1) skip_turn();
+  }
 
   // On to the output channels of a pass; those that stream come by themselves.
   __device__ __forceinline__ void begin(int pass) {
     if (!kStreams && kPasses > 1) pass_ = start_ + pass * kPassOutputs * 128;
   }
+  // Behind a pass: what comes next in the stream is the other group's.
+  __device__ __forceinline__ void end() {
+    if (kTurns) skip_turn();
+  }
   __device__ __forceinline__ void wait_for(int chunk) const {
-    if (kStreams && chunk * kChunk % kWeightPart == 0) barrier_wait(barriers_.weights_full(group_, ring_.at), ring_.parity);
+    if (kStreams && chunk * kChunk % kWeightPart == 0) barrier_wait(barriers_.weights_full(stream_, ring_.at), ring_.parity);
   }
   // The weights of a chunk: as an operand of a product, of the first term, or where they lie that are split anew.
   __device__ __forceinline__ u32 operand(int chunk) const {
@@ -111,11 +118,12 @@ class Weights {
   __device__ __forceinline__ void release() {
     if (!kStreams) return;
     if (kSplitAnew) __syncwarp();
-    if ((kSplitAnew ? thread_ % 32 : thread_) == 0) barrier_arrive(barriers_.weights_empty(group_, read_.at));
+    if ((kSplitAnew ? thread_ % 32 : thread_) == 0) barrier_arrive(barriers_.weights_empty(stream_, read_.at));
     read_.next();
   }
 
  private:
+  __device__ __forceinline__ void skip_turn() { ring_.template skip<kWeightParts>(), read_.template skip<kWeightParts>(); }
   __device__ __forceinline__ u32 part() const { return kStreams ? start_ + ring_.at * kWeightPartBytes : pass_; }
   static constexpr __device__ int place(int chunk) { return kStreams ? 0 : chunk * kChunk / kWeightPart * kWeightPartBytes; }
   static constexpr __device__ int in_part(int chunk) { return chunk * kChunk % kWeightPart; }
@@ -123,7 +131,7 @@ class Weights {
   const u32 start_;
   u32 pass_;
   const Barriers& barriers_;
-  const int group_, thread_;
+  const int stream_, thread_;
   Ring<kStreams ? kWeightStages : 1> ring_, read_;
 };
 

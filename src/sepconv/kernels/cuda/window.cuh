@@ -82,6 +82,15 @@ class Rows {
     output_.next(warp / kTeamWarps);
   }
 
+  // Computed here, and what it was computed from is in registers: its stage may be filled again.
+  static __device__ __forceinline__ void settle(Done (&done)[kStepsAtOnce]) {
+#pragma unroll
+    for (int step = 0; step < kStepsAtOnce; ++step) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce * kPixels; ++i) asm volatile("" : "+f"(done[step].v[i / kPixels][i % kPixels])::"memory");
+    }
+  }
+
   // One input row, which may not exist, where rows are kept; else one output row.
   __device__ __forceinline__ void compute(KeptOfRow& kept, bool exists, bool finishes) {
 #pragma unroll(kRolls ? kTeamChunks : 1)
@@ -104,12 +113,16 @@ class Rows {
               look_through(done[step - first], lane_, stage, part_of_all, step);
             }
           }
+          if (!kRolls && first + kStepsAtOnce == kSteps) {
+            settle(done);
+            release_stage(part);
+          }
           if (!finishes) continue;
           if (part == 0 && first == 0) barrier_wait(barriers_.slot_empty(output_.at), output_.parity ^ 1);
 #pragma unroll
           for (int step = first; step < first + kStepsAtOnce; ++step) put(lane_, slot, part, step, done[step - first]);
         }
-        if (exists) release_stage(part);
+        if (kRolls && exists) release_stage(part);
       }
       if (finishes) hand_over();
     }
