@@ -172,8 +172,8 @@ def _streaming(problem: Problem) -> Iterator[CudaConfig]:
 def _stream_wishes(problem: Problem) -> list[tuple[float, int, int]]:
     """Tiles whose operand is under way, parts of weights in each stream and stages, the best first.
 
-    B in float16 takes 0.072 ms with a tile and a quarter and 8 parts of weights, 0.074 with one and a half or with one (H200,
-    2026-11-30). As "ieee" it takes 0.385 with one and a half and 0.400 with one.
+    B in float16 takes 0.075 ms with a tile and a quarter and 8 parts of weights, 0.076 with one and three quarters and 7, 0.079
+    with two and 5 (H200, 2026-11-30). As "ieee" it takes 0.385 with one and a half and 0.400 with one.
     """
     if terms(problem) == 1:
         return [(1.25, 8, 8), (1, 8, 8), (1, 6, 4), (1, 4, 4), (1, 2, 2)]

@@ -222,8 +222,8 @@ __device__ __forceinline__ void multiply_pass_split(Sums& sums, Ring<kSlots>& sl
     }
     if (loads && ends_part(chunk)) weights.next();
     if (!splits) return;
-    fragments[chunk % 2].settle();  // what was loaded is here: only now may the next part take its place
-    if (ends_part(chunk)) weights.release();
+    fragments[chunk % 2].settle();
+    if (ends_part(chunk)) weights.release(fragments[chunk % 2].terms[0][0] ^ fragments[chunk % 2].terms[0][1]);  // of both halves
   };
   if (kInParts) all.set_zero();
   prepare(0, true, true);

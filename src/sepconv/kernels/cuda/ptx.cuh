@@ -20,6 +20,9 @@ __device__ __forceinline__ void barrier_init(u32 barrier, u32 arrivals) {
 __device__ __forceinline__ void barrier_arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+// The same when a value is in its register: an arrival that follows upon loads alone can overtake them, and what comes next overwrites what they
+// read. (blockIdx.y is 0, which the compiler does not know.)
+__device__ __forceinline__ void barrier_arrive_behind(u32 barrier, u32 value) { barrier_arrive(barrier + (value & blockIdx.y)); }
 // Arrive, and have the phase wait for so many bytes that a copy brings.
 __device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");

@@ -114,11 +114,11 @@ class Weights {
   __device__ __forceinline__ void next() {
     if (kStreams) ring_.next();
   }
-  // This group (or warp, where each loads its own) has read the first part that it has not released.
-  __device__ __forceinline__ void release() {
+  // This group (or warp, where each loads its own: `loaded` hangs on all that it loaded) has read the first part that it has not released.
+  __device__ __forceinline__ void release(u32 loaded = 0) {
     if (!kStreams) return;
     if (kSplitAnew) __syncwarp();
-    if ((kSplitAnew ? thread_ % 32 : thread_) == 0) barrier_arrive(barriers_.weights_empty(stream_, read_.at));
+    if ((kSplitAnew ? thread_ % 32 : thread_) == 0) barrier_arrive_behind(barriers_.weights_empty(stream_, read_.at), loaded);
     read_.next();
   }
 

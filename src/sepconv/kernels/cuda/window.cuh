@@ -31,6 +31,14 @@ struct Done {
 };
 struct Kept {
   Done of[kKept > 0 ? kKept : 1];
+
+  // A value that hangs on all input of the last row: channels that a lane has at once are loaded together.
+  __device__ __forceinline__ u32 mark() const {
+    u32 mark = 0;
+#pragma unroll
+    for (int i = 0; i < kPixels; ++i) mark ^= __float_as_uint(of[0].v[0][i]);
+    return mark;
+  }
 };
 
 // One input row (zeros where there is none) of some channels: what it adds to the rows that are kept moves one place up, and the
@@ -70,6 +78,13 @@ __device__ __forceinline__ void put(const Lane& lane, u32 slot, int part, int st
 
 struct KeptOfRow {
   Kept of[kKept > 0 ? kTeamChunks : 1][kParts][kSteps];
+
+  __device__ __forceinline__ u32 mark(int chunk, int part) const {
+    u32 mark = 0;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) mark ^= of[chunk][part][step].mark();
+    return mark;
+  }
 };
 
 // The eight warps' work: rows of a team's chunks, one after the other.
@@ -80,15 +95,6 @@ class Rows {
         output_{rank}, is_first_(lane == 0) {
     input_.next(warp / kTeamWarps * kParts);
     output_.next(warp / kTeamWarps);
-  }
-
-  // Computed here, and what it was computed from is in registers: its stage may be filled again.
-  static __device__ __forceinline__ void settle(Done (&done)[kStepsAtOnce]) {
-#pragma unroll
-    for (int step = 0; step < kStepsAtOnce; ++step) {
-#pragma unroll
-      for (int i = 0; i < kAtOnce * kPixels; ++i) asm volatile("" : "+f"(done[step].v[i / kPixels][i % kPixels])::"memory");
-    }
   }
 
   // One input row, which may not exist, where rows are kept; else one output row.
@@ -113,25 +119,21 @@ class Rows {
               look_through(done[step - first], lane_, stage, part_of_all, step);
             }
           }
-          if (!kRolls && first + kStepsAtOnce == kSteps) {
-            settle(done);
-            release_stage(part);
-          }
           if (!finishes) continue;
           if (part == 0 && first == 0) barrier_wait(barriers_.slot_empty(output_.at), output_.parity ^ 1);
 #pragma unroll
           for (int step = first; step < first + kStepsAtOnce; ++step) put(lane_, slot, part, step, done[step - first]);
         }
-        if (kRolls && exists) release_stage(part);
+        if (exists) release_stage(part, finishes ? 0 : kept.mark(i, part));
       }
       if (finishes) hand_over();
     }
   }
 
  private:
-  __device__ __forceinline__ void release_stage(int part) {
+  __device__ __forceinline__ void release_stage(int part, u32 loaded) {
     __syncwarp();
-    if (is_first_) barrier_arrive(barriers_.stage_empty(input_.at));
+    if (is_first_) barrier_arrive_behind(barriers_.stage_empty(input_.at), loaded);
     input_.next(part + 1 < kParts ? 1 : 1 + (kTeams - 1) * kParts);
   }
   __device__ __forceinline__ void hand_over() {
