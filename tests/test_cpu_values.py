@@ -14,9 +14,9 @@ from torch import Tensor
 import sepconv
 from sepconv import ops
 from sepconv.backends import cpu
-from sepconv.device import describe
-from sepconv.problem import Operands
-from sepconv.tuning.config import multiplies_bfloat16
+from sepconv.device import Device, describe
+from sepconv.problem import Problem
+from sepconv.tuning.config import CpuConfig, multiplies_bfloat16
 
 INF, NAN = math.inf, math.nan
 EDGE = Case("edge", 2, 5, 7, (6, 9), (3, 3), padding=1)
@@ -164,24 +164,28 @@ def test_errors_have_no_direction(channels: int, form: str) -> None:
 def test_only_what_does_not_split_is_computed_twice(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     if describe(torch.device("cpu")).isa != "amx":
         pytest.skip("nothing is split without AMX")
-    tensors, run_kernel, right = tensors_of(EDGE, dtype), cpu.Kernel.run, []
+    tensors, without_terms, computed = tensors_of(EDGE, dtype), cpu._without_terms, []
 
-    def run_and_note(kernel: cpu.Kernel, operands: Operands, y: Tensor) -> bool:
-        right.append(run_kernel(kernel, operands, y))
-        return right[-1]
+    def note(problem: Problem, config: CpuConfig, device: Device) -> cpu.Kernel:
+        computed.append(problem)
+        return without_terms(problem, config, device)
 
-    monkeypatch.setattr(cpu.Kernel, "run", run_and_note)
-    on_cpu(tensors, EDGE)
+    monkeypatch.setattr(cpu, "_without_terms", note)
+    for _ in range(3):  # the first time, and as calls that are remembered
+        on_cpu(tensors, EDGE)
     tensors[0].zero_()
     on_cpu(tensors, EDGE)
-    assert right == [True, True]
+    assert not computed
     tensors[0][1, 1, 3, 4] = INF
     on_cpu(tensors, EDGE)
-    assert right == [True, True, False, True]
+    assert len(computed) == 1
+    ops.forget_plans()
+    on_cpu(tensors, EDGE)
+    assert len(computed) == 2
     tensors[0].fill_(1)
     tensors[2][-1, -1] = NAN
     on_cpu(tensors, EDGE)
-    assert right[4:] == [False, True]
+    assert len(computed) == 3
 
 
 # --- the rounding to 16 bits

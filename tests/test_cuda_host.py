@@ -115,18 +115,17 @@ def test_boxes_are_what_a_stage_a_result_and_a_part_of_the_weights_hold(driver: 
 
 def test_a_tensor_map_is_changed_only_where_its_tensor_is_another(driver: Driver) -> None:
     problem = replace(B, batch=1, size=(1024,)).problem(torch.float16, "ieee")
-    kernel, operands = kernel_of(problem), operands_of(problem)
-    y = torch.empty(problem.output_shape, dtype=torch.float16)
+    block = kernel_of(problem).block
     for _ in range(3):
-        kernel.run(operands, y)
-    assert [tensor for _, tensor in driver.named("cuTensorMapReplaceAddress")] == [
-        operands.x.data_ptr(), y.data_ptr(), operands.pointwise_weight.data_ptr(),
-    ]  # fmt: skip
-    other = operands.pointwise_weight.clone()
-    kernel.run(operands._replace(pointwise_weight=other), y)
+        block.fill(0x100, 0x200, 0x300, None, 0x400, 0x500)
+    assert [tensor for _, tensor in driver.named("cuTensorMapReplaceAddress")] == [0x100, 0x500, 0x300]
+    block.fill(0x100, 0x200, 0x700, None, 0x400, 0x500)
     ((address, tensor),) = driver.named("cuTensorMapReplaceAddress")[3:]
-    assert tensor == other.data_ptr()
-    assert address == kernel.block.address + cuda.Call.weight_map.offset
+    assert tensor == 0x700
+    assert address == block.address + cuda.Call.weight_map.offset
+    call = block.call
+    assert (call.x, call.depthwise_weight, call.pointwise_weight) == (0x100, 0x200, 0x700)
+    assert (call.depthwise_bias, call.pointwise_bias, call.y) == (None, 0x400, 0x500)
 
 
 def test_weights_that_stay_need_no_map(driver: Driver) -> None:
@@ -142,7 +141,9 @@ def test_what_is_not_on_sixteen_bytes_is_copied(driver: Driver) -> None:
     operands = operands_of(problem)
     count = math.prod(operands.pointwise_weight.shape)
     unaligned = torch.zeros(count + 1)[1:].view(operands.pointwise_weight.shape)
-    kernel_of(problem).compute(operands._replace(pointwise_weight=unaligned))
+    operands = operands._replace(pointwise_weight=unaligned)
+    assert kernel_of(problem).compute_dense(operands) is None
+    assert kernel_of(problem).compute(operands) is not None
     replaced = [at for _, at in driver.named("cuTensorMapReplaceAddress")]
     assert unaligned.data_ptr() % 16
     assert unaligned.data_ptr() not in replaced

@@ -95,7 +95,7 @@ def test_the_first_that_can_runs_forward_and_backward(install: Install) -> None:
 class FakeDirect(Fake):
     """A backend whose kernel is loaded once it has run."""
 
-    def direct_call(self, problem: Problem, config: Any, device: Any) -> Any:
+    def direct_call(self, problem: Problem, config: Any, device: Any, like: Any) -> Any:
         def compute(operands: Any) -> torch.Tensor:
             self.calls.append("direct")
             return pair(operands, CASE)

@@ -8,6 +8,7 @@ from sepconv import dispatch, ops
 from sepconv.arguments import ActivationLike, Sizes, Words, canonical, check_tensors, is_batched, with_batch
 from sepconv.device import Device, describe, float32_switch, usable
 from sepconv.errors import value_error
+from sepconv.plain import keys_of
 from sepconv.problem import Operands, Problem
 
 
@@ -195,7 +196,10 @@ def _remembered(rank: int, operands: Operands, words: Words) -> ops.Call:
             _kinds(words),
             torch.get_num_threads(),
             float32_switch(),
-            *[t if t is None else (type(t), t.shape, t.stride(), t.dtype, t.device, t.layout) for t in operands],
+            *[
+                None if t is None else (type(t), t.shape, t.stride(), t.dtype, keys_of(t), t.get_device())
+                for t in operands
+            ],
         )
         known = ops.CALLS.get(key)
     except (TypeError, AttributeError, RuntimeError):  # a list, a symbolic size, no strides, or no tensor at all

@@ -11,6 +11,7 @@ Double backward runs the backward op under autograd, where it is the reference's
 operations. Both replacements give the right values by construction; a fused kernel has no derivative of its own there.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ from torch.autograd import forward_ad
 from sepconv import dispatch, reference
 from sepconv.device import describe, resolve_precision
 from sepconv.errors import CompilerError, StoreError
-from sepconv.plain import is_plain_call
+from sepconv.plain import is_plain_call, passes_by
 from sepconv.problem import (
     Activation,
     Epilogue,
@@ -38,11 +39,13 @@ from sepconv.problem import (
 
 @dataclass(slots=True)
 class Call:
-    """A call that was checked: its options, its plan where that lasts, and the backend's short cut once it has run."""
+    """A call that was checked: its options, its plan where that lasts (on plain tensors, then), and the backend's short cut
+    once it has run."""
 
     options: Options
     plan: dispatch.Plan | None
     direct: Callable[[Operands], Tensor | None] | None = None
+    has_run: bool = False
 
 
 _N = len(Operands._fields)
@@ -77,13 +80,14 @@ def separable_conv(operands: Operands, options: Options, plan: dispatch.Plan | N
 
 def call_again(operands: Operands, call: Call) -> Tensor:
     """The op on a call that is remembered: straight to the kernel where that is loaded and no layer of PyTorch has to see it."""
-    if call.direct is not None and is_plain_call(operands):
+    if call.direct is not None and passes_by(operands):
         y = call.direct(operands)
         if y is not None:
             return y
     y = separable_conv(operands, call.options, call.plan)
-    if call.plan is not None:
-        call.direct = call.plan.backend.direct_call(call.plan.problem, call.plan.config, call.plan.device)
+    if call.plan is not None and not call.has_run:
+        call.has_run = True
+        call.direct = call.plan.backend.direct_call(call.plan.problem, call.plan.config, call.plan.device, operands)
     return y
 
 
@@ -201,6 +205,8 @@ def _put(memory: dict[Any, Any], key: Any, value: Any) -> None:
 
 
 CALLS: dict[Any, Call] = {}
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=CALLS.clear)  # a short cut may know threads that the child does not have
 _PLANS: dict[Any, dispatch.Plan] = {}
 _MOST_REMEMBERED = 4096
 

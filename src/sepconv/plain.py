@@ -13,25 +13,35 @@ def is_plain_call(operands: Operands) -> bool:
     It passes it on in 15 us and more, which small layers feel (two convolutions of (1, 4, 8, 8): 50 us; 2 cores of a Xeon,
     2026-11-29). The checks take 2 us.
     """
+    modes = torch._C._are_functorch_transforms_active() or torch._C._len_torch_function_stack()
+    return not modes and passes_by(operands) and are_plain(operands)
+
+
+def passes_by(operands: Operands) -> bool:
+    """The part of it that tells two calls on the same plain tensors apart, outside of a mode for functions.
+
+    A transform of `torch.func` wraps the tensors that it is about, so that these are not plain.
+    """
     c = torch._C
     if (
-        c._are_functorch_transforms_active()
-        or c._len_torch_dispatch_stack()
-        or c._len_torch_function_stack()
+        c._len_torch_dispatch_stack()
         or c._is_any_autocast_enabled()
         or c._autograd._profiler_enabled()
         or forward_ad._current_level >= 0
     ):
         return False
-    derivative = torch.is_grad_enabled()
-    for tensor in operands:
-        if tensor is not None and (
-            type(tensor) not in _PLAIN_TYPES
-            or c._dispatch_keys(tensor).raw_repr() not in _PLAIN_KEYS
-            or (derivative and tensor.requires_grad)
-        ):
-            return False
-    return True
+    return not (torch.is_grad_enabled() and any([t is not None and t.requires_grad for t in operands]))
+
+
+def are_plain(operands: Operands) -> bool:
+    """Whether all are plain dense tensors."""
+    return all([t is None or (type(t) in _PLAIN_TYPES and keys_of(t) in _PLAIN_KEYS) for t in operands])
+
+
+def keys_of(tensor: Tensor) -> int:
+    """The dispatch keys of a tensor: its backend and layout, and what wraps it."""
+    keys: int = torch._C._dispatch_keys(tensor).raw_repr()
+    return keys
 
 
 def _plain_keys() -> frozenset[int]:

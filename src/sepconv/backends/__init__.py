@@ -49,10 +49,13 @@ class Backend(Protocol):
         Raises CompilerError or StoreError where that turns out to be impossible; from then on `reasons` says why.
         """
 
-    def direct_call(self, problem: Problem, config: Any, device: Device) -> Callable[[Operands], Tensor | None] | None:
+    def direct_call(
+        self, problem: Problem, config: Any, device: Device, like: Operands
+    ) -> Callable[[Operands], Tensor | None] | None:
         """`forward` of a kernel that is loaded, with nothing left to look up; None where there is no such short cut.
 
-        It gives None for operands that the kernel cannot compute after all: those take the whole way.
+        Its operands have the shapes and strides of `like`, and PyTorch has as many threads as now. It gives None for those
+        that the kernel cannot compute after all: they take the whole way.
         """
 
     def gradients(

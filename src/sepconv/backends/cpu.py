@@ -97,20 +97,22 @@ class CpuBackend:
         return _compute(_kernel(problem, config, device), problem, config, operands, device)
 
     def direct_call(
-        self, problem: Problem, config: object, device: Device
+        self, problem: Problem, config: object, device: Device, like: Operands
     ) -> Callable[[Operands], Tensor | None] | None:
         assert isinstance(config, CpuConfig)
         if not math.prod(problem.output_shape) or build(problem, device.isa) in _FAILURES:
             return None
-        kernel = _kernel(problem, config, device)
+        if not _is_laid_out(problem, like):
+            return None
 
-        def compute(operands: Operands) -> Tensor | None:
+        def without_terms(operands: Operands, y: Tensor) -> Tensor | None:
             try:
-                return _compute(kernel, problem, config, operands, device)
-            except (CompilerError, StoreError):  # of the kernel without terms; the whole way says so
+                _without_terms(problem, config, device).run(operands, y)
+            except (CompilerError, StoreError):  # the whole way says so
                 return None
+            return y
 
-        return compute
+        return _kernel(problem, config, device).on_operands_like(like, problem, without_terms)
 
     def gradients(
         self, problem: Problem, grad: Tensor, operands: Operands, options: Options, wanted: list[bool]
@@ -123,8 +125,12 @@ def _compute(kernel: "Kernel", problem: Problem, config: CpuConfig, operands: Op
     y = results.empty(operands.x, problem.output_shape, problem.output_strides)
     laid_out = _laid_out(problem, operands)
     if not kernel.run(laid_out, y):
-        _kernel(problem, config, replace(device, isa=WITHOUT_TERMS)).run(laid_out, y)
+        _without_terms(problem, config, device).run(laid_out, y)
     return y
+
+
+def _without_terms(problem: Problem, config: CpuConfig, device: Device) -> "Kernel":
+    return _kernel(problem, config, replace(device, isa=WITHOUT_TERMS))
 
 
 def build(problem: Problem, isa: str) -> cxx.Build:
@@ -192,7 +198,7 @@ class Call(ctypes.Structure):
     )
 
 
-_TENSORS = struct.Struct("8P4l")  # the first fields of a call: what differs from one to the next
+_ADDRESSES = struct.Struct("8P")  # the first fields of a call
 
 
 @dataclass(frozen=True)
@@ -207,13 +213,55 @@ class Kernel:
 
         False where y is not right: an operand does not split into terms, as infinities do not (kernels/cpu/terms.h).
         """
-        call = Call.from_buffer_copy(self.template)
-        pointers = [0 if tensor is None else tensor.data_ptr() for tensor in operands]
-        n, c, *h, w = operands.x.stride()
-        call.threads = threads()
+        call = self._call(operands.x)
         scratch = workspace(self.library.sepconv_workspace(ctypes.byref(call)))
-        _TENSORS.pack_into(call, 0, *pointers, y.data_ptr(), scratch.address, n, c, h[0] if h else 0, w)
+        _ADDRESSES.pack_into(call, 0, *map(_address, operands), y.data_ptr(), scratch.address)
         return bool(self.library.sepconv_forward(ctypes.byref(call)))
+
+    def on_operands_like(
+        self, like: Operands, problem: Problem, otherwise: Callable[[Operands, Tensor], Tensor | None]
+    ) -> Callable[[Operands], Tensor | None]:
+        """The kernel as a function of operands with these strides, laid out as it reads them. Where y is not right, it is what
+        `otherwise` makes of it.
+
+        All of its call but the addresses is there. Behind a kernel that filled the caches the way to the next one is slow,
+        and each step of it counts: 40 us of 115 (one core of a Xeon, 2026-11-30).
+        """
+        call = self._call(like.x)
+        rest, size = bytes(call)[_ADDRESSES.size :], self.library.sepconv_workspace(ctypes.byref(call))
+        pack, forward = _ADDRESSES.pack, self.library.sepconv_forward
+        shape, strides = problem.output_shape, problem.output_strides
+        small = math.prod(shape) * problem.dtype.itemsize < results.SMALLEST
+
+        def compute(operands: Operands) -> Tensor | None:
+            x, depthwise_weight, pointwise_weight, depthwise_bias, pointwise_bias, residual = operands
+            y = x.new_empty_strided(shape, strides) if small else results.empty(x, shape, strides)
+            scratch = workspace(size)
+            addresses = pack(
+                x.data_ptr(),
+                depthwise_weight.data_ptr(),
+                pointwise_weight.data_ptr(),
+                0 if depthwise_bias is None else depthwise_bias.data_ptr(),
+                0 if pointwise_bias is None else pointwise_bias.data_ptr(),
+                0 if residual is None else residual.data_ptr(),
+                y.data_ptr(),
+                scratch.address,
+            )
+            return y if forward(addresses + rest) else otherwise(operands, y)
+
+        return compute
+
+    def _call(self, x: Tensor) -> Call:
+        """A call without addresses."""
+        call = Call.from_buffer_copy(self.template)
+        n, c, *h, w = x.stride()
+        call.x_stride_n, call.x_stride_c, call.x_stride_h, call.x_stride_w = n, c, h[0] if h else 0, w
+        call.threads = threads()
+        return call
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
 
 
 @lru_cache(maxsize=4096)
@@ -254,8 +302,10 @@ def _two_axes(axes: tuple[int, ...]) -> tuple[int, int]:
 def _laid_out(problem: Problem, operands: Operands) -> Operands:
     """The operands as the kernel reads them: weights dense, the residual as y, and in channels_last neighbouring channels of
     x as neighbours in memory. What is so already is not copied."""
+    if _is_laid_out(problem, operands):
+        return operands
     x, depthwise_weight, pointwise_weight, depthwise_bias, pointwise_bias, residual = operands
-    if problem.layout == CHANNELS_LAST and x.stride(1) != 1 and x.shape[1] > 1:
+    if not _x_is_laid_out(problem, x):
         x = _with_strides(x, dense_strides(x.shape, CHANNELS_LAST))
     if residual is not None and residual.stride() != problem.output_strides:
         residual = _with_strides(residual, problem.output_strides)
@@ -267,6 +317,19 @@ def _laid_out(problem: Problem, operands: Operands) -> Operands:
         None if pointwise_bias is None else pointwise_bias.contiguous(),
         residual,
     )
+
+
+def _is_laid_out(problem: Problem, operands: Operands) -> bool:
+    x, *weights, residual = operands
+    return (
+        _x_is_laid_out(problem, x)
+        and all(t is None or t.is_contiguous() for t in weights)
+        and (residual is None or residual.stride() == problem.output_strides)
+    )
+
+
+def _x_is_laid_out(problem: Problem, x: Tensor) -> bool:
+    return problem.layout != CHANNELS_LAST or x.stride(1) == 1 or x.shape[1] <= 1
 
 
 def _with_strides(t: Tensor, strides: tuple[int, ...]) -> Tensor:

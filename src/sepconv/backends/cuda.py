@@ -83,12 +83,18 @@ class CudaBackend:
             return operands.x.new_empty_strided(problem.output_shape, problem.output_strides)
         return _kernel(problem, config, operands.x.device.index).compute(operands)
 
-    def direct_call(self, problem: Problem, config: object, device: Device) -> Callable[[Operands], Tensor] | None:
+    def direct_call(
+        self, problem: Problem, config: object, device: Device, like: Operands
+    ) -> Callable[[Operands], Tensor | None] | None:
         assert isinstance(config, CudaConfig)
         assert device.index is not None
         if not math.prod(problem.output_shape) or build(problem, config) in _FAILURES:
             return None
-        return _kernel(problem, config, device.index).compute
+        x, *others = like
+        dense = x.is_contiguous(memory_format=_memory_format(problem.layout))
+        if not (dense and all(t is None or t.is_contiguous() for t in others)):
+            return None
+        return _kernel(problem, config, device.index).compute_dense
 
     def gradients(
         self, problem: Problem, grad: Tensor, operands: Operands, options: Options, wanted: list[bool]
@@ -198,9 +204,16 @@ class _Block(threading.local):
         self.call = Call.from_address(self.address)
         self.parameters = (ctypes.c_void_p * 1)(self.address)
 
-    def fill(self, operands: Operands, y: int) -> None:
+    def fill(
+        self,
+        x: int,
+        depthwise_weight: int,
+        pointwise_weight: int,
+        depthwise_bias: int | None,
+        pointwise_bias: int | None,
+        y: int,
+    ) -> None:
         """Put in the addresses of the tensors; a tensor map is changed only where it has to be."""
-        x, depthwise_weight, pointwise_weight, depthwise_bias, pointwise_bias = map(_address, operands[:5])
         call, replace_address = self.call, cuda_driver.replace_address
         if call.x != x:
             replace_address(self.address + Call.x_map.offset, x)
@@ -213,15 +226,12 @@ class _Block(threading.local):
         call.depthwise_bias, call.pointwise_bias = depthwise_bias, pointwise_bias
 
 
-def _address(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
-
-
 @dataclass(frozen=True)
 class Kernel:
     """A loaded kernel with everything of its call that is no tensor."""
 
     function: Any
+    launch: Any  # cuLaunchKernel
     block: _Block
     grid: int
     shared: int
@@ -232,22 +242,39 @@ class Kernel:
 
     def compute(self, operands: Operands) -> Tensor:
         """y in a fresh tensor, on PyTorch's current stream."""
-        y = operands.x.new_empty_strided(self.y_shape, self.y_strides)
-        self.run(_laid_out(operands, self.layout), y)
+        x, depthwise_weight, pointwise_weight, *rest = _dense(operands, self.layout)
+        y = self.compute_dense(Operands(_aligned_16(x), depthwise_weight, _aligned_16(pointwise_weight), *rest))
+        assert y is not None
         return y
 
-    def run(self, operands: Operands, y: Tensor) -> None:
-        """Compute y on PyTorch's current stream; operands are laid out as the kernel reads them."""
-        if torch._C._cuda_getDevice() != self.device:
-            with torch.cuda.device(self.device):
-                return self.run(operands, y)
-        self.block.fill(operands, y.data_ptr())
-        stream = torch._C._cuda_getCurrentRawStream(self.device)
-        grid, parameters = self.grid, self.block.parameters
-        status = cuda_driver.driver().cuLaunchKernel(
-            self.function, grid, 1, 1, THREADS, 1, 1, self.shared, stream, parameters, None
+    def compute_dense(self, operands: Operands) -> Tensor | None:
+        """The same of dense operands; None where x or the pointwise weight does not lie on a multiple of 16 bytes."""
+        x, depthwise_weight, pointwise_weight, depthwise_bias, pointwise_bias, _ = operands
+        x_address, pointwise_address = x.data_ptr(), pointwise_weight.data_ptr()
+        if (x_address | pointwise_address) % ROW_BYTES:
+            return None
+        y = x.new_empty_strided(self.y_shape, self.y_strides)
+        self.block.fill(
+            x_address,
+            depthwise_weight.data_ptr(),
+            pointwise_address,
+            None if depthwise_bias is None else depthwise_bias.data_ptr(),
+            None if pointwise_bias is None else pointwise_bias.data_ptr(),
+            y.data_ptr(),
         )
-        return cuda_driver.check(status, "the launch")
+        if torch._C._cuda_getDevice() == self.device:
+            self._launch()
+        else:
+            with torch.cuda.device(self.device):
+                self._launch()
+        return y
+
+    def _launch(self) -> None:
+        """On PyTorch's current stream of the current device."""
+        stream, parameters = torch._C._cuda_getCurrentRawStream(self.device), self.block.parameters
+        status = self.launch(self.function, self.grid, 1, 1, THREADS, 1, 1, self.shared, stream, parameters, None)
+        if status:
+            cuda_driver.check(status, "the launch")
 
 
 @lru_cache(maxsize=4096)
@@ -283,7 +310,8 @@ def _kernel(problem: Problem, config: CudaConfig, device: int) -> Kernel:
     call.stays = _rows_that_stay(problem, config, walkers, torch.cuda.get_device_properties(device).L2_cache_size)
     grid = config.cluster * walkers
     block = _Block(bytes(call), streams=config.weight_stages > 0)
-    return Kernel(function, block, grid, shared, device, problem.output_shape, problem.output_strides, problem.layout)
+    launch, shape, strides = cuda_driver.driver().cuLaunchKernel, problem.output_shape, problem.output_strides
+    return Kernel(function, launch, block, grid, shared, device, shape, strides, problem.layout)
 
 
 def _rows_that_stay(problem: Problem, config: CudaConfig, walkers: int, cache: int) -> int:
@@ -316,18 +344,21 @@ def _encode_images(
     cuda_driver.encode(tensor_map, problem.dtype, (*sizes, problem.batch), (*boxes, 1), swizzle, promote)
 
 
-def _laid_out(operands: Operands, layout: str) -> Operands:
-    """The operands as the kernel reads them: dense, x from a multiple of 16 bytes on. What is so already is not copied."""
+def _dense(operands: Operands, layout: str) -> Operands:
+    """The operands as the kernel reads them: dense. What is so already is not copied."""
     x, depthwise_weight, pointwise_weight, depthwise_bias, pointwise_bias, residual = operands
-    x = x.contiguous(memory_format=torch.channels_last if layout == CHANNELS_LAST else torch.contiguous_format)
     return Operands(
-        _aligned_16(x),
+        x.contiguous(memory_format=_memory_format(layout)),
         depthwise_weight.contiguous(),
-        _aligned_16(pointwise_weight.contiguous()),
+        pointwise_weight.contiguous(),
         None if depthwise_bias is None else depthwise_bias.contiguous(),
         None if pointwise_bias is None else pointwise_bias.contiguous(),
         residual,
     )
+
+
+def _memory_format(layout: str) -> torch.memory_format:
+    return torch.channels_last if layout == CHANNELS_LAST else torch.contiguous_format
 
 
 def _aligned_16(tensor: Tensor) -> Tensor:

@@ -46,7 +46,7 @@ class EagerBackend:
             return y
         return y.new_empty_strided(problem.output_shape, problem.output_strides).copy_(y)
 
-    def direct_call(self, problem: Problem, config: object, device: Device) -> None:
+    def direct_call(self, problem: Problem, config: object, device: Device, like: Operands) -> None:
         return None
 
     def gradients(
