@@ -97,6 +97,7 @@ def test_input_stays_in_l2_where_the_result_does_not_fit(driver: Driver) -> None
     tile_row = 64 * 128 * 4
     assert [kernel_of(p).block.call.stays for p in (small, large)] == [-(-CACHE // (SMS * tile_row))] * 2
     assert kernel_of(replace(A, batch=1, size=(256, 256)).problem(torch.float32, "high")).block.call.stays == 0
+    assert kernel_of(B.problem(torch.float32, "high")).block.call.stays == 0  # whole windows
     clusters = replace(A_LAST, outputs=256).problem(torch.float16, "ieee")
     assert kernel_of(clusters).block.call.stays == -(-CACHE // (CLUSTERS * 64 * 128 * 2))
 
