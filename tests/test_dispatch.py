@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from calls import same_bits, separable
-from cases import Case, pair, tensors_of, with_gradients
+from cases import BY_ID, Case, pair, tensors_of, with_gradients
 
 import sepconv
 from sepconv import backends, dispatch, ops
@@ -43,6 +43,9 @@ class Fake(EagerBackend):
 
     def reasons(self, problem: Any, device: Any) -> list[str]:
         return self.why
+
+    def direct_call(self, problem: Problem, config: Any, like: Any, options: Any, device: Any) -> Any:
+        return None
 
     def is_ready(self, problem: Any, device: Any) -> bool:
         return self.ready
@@ -95,7 +98,7 @@ def test_the_first_that_can_runs_forward_and_backward(install: Install) -> None:
 class FakeDirect(Fake):
     """A backend whose kernel is loaded once it has run."""
 
-    def direct_call(self, problem: Problem, config: Any, device: Any, like: Any) -> Any:
+    def direct_call(self, problem: Problem, config: Any, like: Any, options: Any, device: Any) -> Any:
         def compute(operands: Any) -> torch.Tensor:
             self.calls.append("direct")
             return pair(operands, CASE)
@@ -124,6 +127,28 @@ def test_operands_that_the_loaded_kernel_cannot_compute_take_the_whole_way(
     for _ in range(3):
         assert torch.allclose(separable(tensors, CASE), pair(tensors, CASE))
     assert able.calls == ["forward", "direct", "forward", "direct", "forward"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "case", [BY_ID["2d-residual-activated"], BY_ID["2d-multiplier-3"], BY_ID["1d-same-even"]], ids=str
+)
+def test_the_eager_backend_gives_the_same_by_its_direct_call(
+    case: Case, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEPCONV_BACKEND", "eager")
+    ops.forget_plans()
+    tensors = tensors_of(case, dtype)
+    first = separable(tensors, case)
+    monkeypatch.setattr(EagerBackend, "forward", lambda *_: pytest.fail("the whole way"))
+    if dtype is torch.bfloat16 and case.m > 1:  # PyTorch's own product would spread NaN there
+        with pytest.raises(pytest.fail.Exception):
+            separable(tensors, case)
+    else:
+        again = separable(tensors, case)
+        assert again.stride() == first.stride()
+        assert torch.equal(again, first)
+    ops.forget_plans()
 
 
 def test_no_layer_of_pytorch_is_passed_over_by_the_direct_call(install: Install) -> None:

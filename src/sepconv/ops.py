@@ -87,7 +87,8 @@ def call_again(operands: Operands, call: Call) -> Tensor:
     y = separable_conv(operands, call.options, call.plan)
     if call.plan is not None and not call.has_run:
         call.has_run = True
-        call.direct = call.plan.backend.direct_call(call.plan.problem, call.plan.config, call.plan.device, operands)
+        plan = call.plan
+        call.direct = plan.backend.direct_call(plan.problem, plan.config, operands, call.options, plan.device)
     return y
 
 

@@ -50,7 +50,7 @@ class Backend(Protocol):
         """
 
     def direct_call(
-        self, problem: Problem, config: Any, device: Device, like: Operands
+        self, problem: Problem, config: Any, like: Operands, options: Options, device: Device
     ) -> Callable[[Operands], Tensor | None] | None:
         """`forward` of a kernel that is loaded, with nothing left to look up; None where there is no such short cut.
 

@@ -97,7 +97,7 @@ class CpuBackend:
         return _compute(_kernel(problem, config, device), problem, config, operands, device)
 
     def direct_call(
-        self, problem: Problem, config: object, device: Device, like: Operands
+        self, problem: Problem, config: object, like: Operands, options: Options, device: Device
     ) -> Callable[[Operands], Tensor | None] | None:
         assert isinstance(config, CpuConfig)
         if not math.prod(problem.output_shape) or build(problem, device.isa) in _FAILURES:

@@ -84,7 +84,7 @@ class CudaBackend:
         return _kernel(problem, config, operands.x.device.index).compute(operands)
 
     def direct_call(
-        self, problem: Problem, config: object, device: Device, like: Operands
+        self, problem: Problem, config: object, like: Operands, options: Options, device: Device
     ) -> Callable[[Operands], Tensor | None] | None:
         assert isinstance(config, CudaConfig)
         assert device.index is not None

@@ -1,5 +1,7 @@
 """The eager backend: two PyTorch convolutions. It runs every right call on every device that PyTorch has."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -42,12 +44,20 @@ class EagerBackend:
             y = reference.forward(_widened(operands), options, inplace=True).to(problem.dtype)
         else:
             y = reference.forward(operands, options, inplace=True)
-        if y.stride() == problem.output_strides:
-            return y
-        return y.new_empty_strided(problem.output_shape, problem.output_strides).copy_(y)
+        return _with_strides(y, problem)
 
-    def direct_call(self, problem: Problem, config: object, device: Device, like: Operands) -> None:
-        return None
+    def direct_call(
+        self, problem: Problem, config: object, like: Operands, options: Options, device: Device
+    ) -> Callable[[Operands], Tensor | None] | None:
+        if _leaks(problem, like):
+            return None
+
+        def compute(operands: Operands) -> Tensor | None:
+            if problem.dtype is torch.float32 and not is_float32_exact(device.kind):
+                return None
+            return _with_strides(reference.forward(operands, options, inplace=True), problem)
+
+        return compute
 
     def gradients(
         self, problem: Problem, grad: Tensor, operands: Operands, options: Options, wanted: list[bool]
@@ -59,6 +69,12 @@ class EagerBackend:
             return reference.gradients(grad, operands, options, wanted)
         found = reference.gradients(grad.float(), _widened(operands), options, wanted)
         return [g.to(problem.dtype) for g in found]
+
+
+def _with_strides(y: Tensor, problem: Problem) -> Tensor:
+    if y.stride() == problem.output_strides:
+        return y
+    return y.new_empty_strided(problem.output_shape, problem.output_strides).copy_(y)
 
 
 def _leaks(problem: Problem, operands: Operands) -> bool:
