@@ -2,6 +2,7 @@
 // bytes lie swizzled by the row's number.
 #pragma once
 
+#include "fragments.cuh"
 #include "order.cuh"
 #include "problem.cuh"
 #include "ptx.cuh"
@@ -25,20 +26,6 @@ __device__ __forceinline__ u32 take_term(float& first, float& second, bool is_la
   second -= unpack(u16(pair >> 16));
   return pair;
 }
-
-// A product of one warp: 16 rows by 8 columns, 16 deep, added to the sums. With half the sums the last 8 rows are left out.
-#define SEPCONV_MULTIPLY_SMALL(type)                                                                                                    \
-  asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
-               : "+f"(sum[0]), "+f"(sum[1]), "+f"(more[0]), "+f"(more[1])                                                              \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
-template <int Count>
-__device__ __forceinline__ void multiply_small(float (&sum)[Count], const u32 (&a)[4], const u32 (&b)[2]) {
-  float none[2] = {};
-  float* const more = Count > 2 ? &sum[Count > 2 ? 2 : 0] : none;
-  if constexpr (kElement == Element::float16) SEPCONV_MULTIPLY_SMALL("f16");
-  else SEPCONV_MULTIPLY_SMALL("bf16");
-}
-#undef SEPCONV_MULTIPLY_SMALL
 
 // Neighbouring elements of the operand (pixels or, with channels last, channels), all terms: store(term, pairs) for each.
 template <int Count, typename Store>

@@ -13,19 +13,11 @@ constexpr int kElementBytes = SEPCONV_ELEMENT_BYTES;
 // Of x and y: the channels of a pixel lie together, else the pixels of a row do.
 constexpr bool kChannelsLast = SEPCONV_CHANNELS_LAST;
 
-__device__ __forceinline__ float half_to_float(u16 bits) {
-  float value;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
-  return value;
-}
+}  // namespace sepconv
 
-// Two float32 rounded to the type of the terms (float16 for float16 tensors, else bfloat16): the first in the lower half.
-__device__ __forceinline__ u32 pack(float first, float second) {
-  u32 pair;
-  if constexpr (kElement == Element::float16) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
-  else asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
-  return pair;
-}
+#include "convert.cuh"
+
+namespace sepconv {
 
 // One 16-bit term, or one element of a 16-bit tensor, as float32.
 __device__ __forceinline__ float unpack(u16 bits) {
