@@ -74,5 +74,6 @@ def all_backends() -> tuple[Backend, ...]:
     from sepconv.backends.cpu import CpuBackend
     from sepconv.backends.cuda import CudaBackend
     from sepconv.backends.eager import EagerBackend
+    from sepconv.backends.portable import PortableBackend
 
-    return (CudaBackend(), CpuBackend(), EagerBackend())
+    return (CudaBackend(), PortableBackend(), CpuBackend(), EagerBackend())

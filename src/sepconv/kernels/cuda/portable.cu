@@ -182,7 +182,7 @@ struct Sums {
 __device__ __forceinline__ void multiply_chunk(Sums& sums, const u16* operand, const u16* weights, int warp, int lane) {
   const u16* const a = operand + (warp / kWarpsN * 16 * kTilesM + lane % 16) * kPitch + lane / 16 * 8;
   const u16* const b = weights + (warp % kWarpsN * 8 * kTilesN + lane / 16 * 8 + lane % 8) * kPitch + lane / 8 % 2 * 8;
-#pragma unroll
+#pragma unroll 1
   for (int deep = 0; deep < kChunk; deep += 16) {
     u32 pixels[kTerms][kTilesM][4];
 #pragma unroll

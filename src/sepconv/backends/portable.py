@@ -1,0 +1,193 @@
+"""The portable backend for GPUs: one fused kernel for any problem of one or two axes, from compute capability 8.0 on."""
+
+import ctypes
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sepconv.backends import cuda_driver
+from sepconv.backends.cuda import ELEMENTS, SOURCES
+from sepconv.backends.eager import EagerBackend
+from sepconv.device import Device
+from sepconv.errors import CompilerError, StoreError
+from sepconv.jit import nvrtc
+from sepconv.problem import CHANNELS_LAST, Operands, Options, Problem
+from sepconv.tuning import portable
+from sepconv.tuning.hopper import terms
+from sepconv.tuning.portable import PortableConfig
+
+OLDEST = (8, 0)
+THREADS = 256  # of a block
+
+
+class PortableBackend:
+    """The fused kernel without Hopper's copy engine and matrix products. Gradients are PyTorch's own."""
+
+    name = "portable"
+    kind: str | None = "cuda"
+
+    def unavailable(self, device: Device) -> list[str]:
+        return [] if device.kind == "cuda" else [f"runs on CUDA devices, not on {device.kind}"]
+
+    def reasons(self, problem: Problem, device: Device) -> list[str]:
+        if (device.capability or (0, 0)) < OLDEST:
+            return ["needs compute capability 8.0 or later"]
+        limits = [
+            (problem.direction == "forward", "computes the forward pass only"),
+            (problem.rank <= 2, f"computes 1-D and 2-D, not {problem.rank}-D"),
+            (
+                problem.dtype in ELEMENTS,
+                f"computes float32, float16 and bfloat16, not {str(problem.dtype).removeprefix('torch.')}",
+            ),
+            (math.prod(problem.out_size) < 2**31, "counts the pixels of an image in 32 bits"),
+        ]
+        if found := [reason for holds, reason in limits if not holds]:
+            return found
+        failure = _FAILURES.get(build(problem, *self._how(problem, device))) or nvrtc.missing()
+        return [failure] if failure else []
+
+    def slower(self, problem: Problem, device: Device) -> list[str]:
+        return ["has not been measured beside PyTorch's kernels yet: it runs where SEPCONV_BACKEND names it"]
+
+    def is_ready(self, problem: Problem, device: Device) -> bool:
+        return nvrtc.is_built(build(problem, *self._how(problem, device)))
+
+    def configure(self, problem: Problem, device: Device) -> tuple[PortableConfig, str]:
+        return portable.configuration(problem, device), "model"
+
+    def forget(self) -> None:
+        _kernel.cache_clear()
+        _FAILURES.clear()
+
+    def forward(self, problem: Problem, config: object, operands: Operands, options: Options, device: Device) -> Tensor:
+        assert isinstance(config, PortableConfig)
+        y = operands.x.new_empty_strided(problem.output_shape, problem.output_strides)
+        if y.numel():
+            with torch.cuda.device(operands.x.device):
+                _kernel(problem, config, device).run(_laid_out(problem, operands), y)
+        return y
+
+    def direct_call(
+        self, problem: Problem, config: object, like: Operands, options: Options, device: Device
+    ) -> Callable[[Operands], Tensor | None] | None:
+        return None
+
+    def gradients(
+        self, problem: Problem, grad: Tensor, operands: Operands, options: Options, wanted: list[bool]
+    ) -> list[Tensor]:
+        return EagerBackend().gradients(problem, grad, operands, options, wanted)
+
+    def _how(self, problem: Problem, device: Device) -> tuple[PortableConfig, Device]:
+        return portable.configuration(problem, device), device
+
+
+def build(problem: Problem, config: PortableConfig, device: Device) -> nvrtc.Build:
+    """What is compiled for a problem; the batch, and the strides of x, are known at run time only."""
+    assert device.capability is not None
+    major, minor = device.capability
+    pairs = {
+        "KERNEL": problem.kernel_size,
+        "STRIDE": problem.stride,
+        "DILATION": problem.dilation,
+        "PADDING": tuple(before for before, _ in problem.padding),
+        "IN": problem.in_size,
+        "OUT": problem.out_size,
+    }
+    # In 1-D there is one row, and one of each that is not padded.
+    both = {name: ((0 if name == "PADDING" else 1), *axes)[-2:] for name, axes in pairs.items()}
+    defines: dict[str, str | int] = {
+        "ELEMENT": ELEMENTS[problem.dtype],
+        "ELEMENT_BYTES": problem.dtype.itemsize,
+        "CHANNELS_LAST": int(problem.layout == CHANNELS_LAST),
+        "TERMS": terms(problem),
+        "CHANNELS": problem.in_channels,
+        "MULTIPLIER": problem.depth_multiplier,
+        "OUTPUTS": problem.out_channels,
+        **{f"{name}_{axis}": n for name, axes in both.items() for axis, n in zip("HW", axes, strict=True)},
+        "DEPTHWISE_ACTIVATION": problem.epilogue.depthwise_activation.name,
+        "POINTWISE_ACTIVATION": problem.epilogue.pointwise_activation.name,
+        "DEPTHWISE_BIAS": int(problem.epilogue.depthwise_bias),
+        "POINTWISE_BIAS": int(problem.epilogue.pointwise_bias),
+        "RESIDUAL": int(problem.epilogue.residual),
+        "TILE": config.tile,
+        "RESIDENT": int(config.resident),
+        "BLOCKS_OF_SM": config.blocks_of_sm,
+    }
+    named = tuple((f"SEPCONV_{name}", value) for name, value in defines.items())
+    return nvrtc.Build("portable", SOURCES / "portable.cu", named, f"sm_{major}{minor}")
+
+
+class Call(ctypes.Structure):
+    """The parameter of the kernel; mirrors `Call` in kernels/cuda/portable.cu. Strides are in elements."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in (*Operands._fields, "y")),
+        ("x_strides", ctypes.c_longlong * 4),
+        ("pixels", ctypes.c_longlong),
+        ("depthwise_value", ctypes.c_float),
+        ("pointwise_value", ctypes.c_float),
+    )
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A loaded kernel with everything of its call that is no tensor."""
+
+    function: Any
+    grid: tuple[int, int]
+    shared: int
+    pixels: int
+    values: tuple[float, float]
+
+    def run(self, operands: Operands, y: Tensor) -> None:
+        """Compute y on PyTorch's current stream of the current device; weights are dense, the residual has the strides of y."""
+        n, c, *h, w = operands.x.stride()
+        strides = (ctypes.c_longlong * 4)(n, c, h[0] if h else 0, w)
+        addresses = [None if t is None else t.data_ptr() for t in operands]
+        call = Call(*addresses, y.data_ptr(), strides, self.pixels, *self.values)
+        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(call))
+        stream = torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
+        status = cuda_driver.driver().cuLaunchKernel(
+            self.function, *self.grid, 1, THREADS, 1, 1, self.shared, stream, parameters, None
+        )
+        cuda_driver.check(status, "the launch")
+
+
+@lru_cache(maxsize=4096)
+def _kernel(problem: Problem, config: PortableConfig, device: Device) -> Kernel:
+    """The kernel for a problem, compiled where it was not before. Raises CompilerError or StoreError, and remembers why."""
+    wanted = build(problem, config, device)
+    try:
+        code = nvrtc.cubin(wanted)
+    except (CompilerError, StoreError) as error:
+        _FAILURES[wanted] = str(error)
+        raise
+    shared = portable.shared_bytes(problem, config.tile, config.resident)
+    pixels = problem.batch * math.prod(problem.out_size)
+    grid = (math.ceil(pixels / config.tile), config.splits)
+    epilogue = problem.epilogue
+    values = (epilogue.depthwise_activation.value, epilogue.pointwise_activation.value)
+    return Kernel(cuda_driver.load(code, "sepconv_portable", shared), grid, shared, pixels, values)
+
+
+def _laid_out(problem: Problem, operands: Operands) -> Operands:
+    """The operands as the kernel reads them: weights dense, the residual as y. What is so already is not copied, and x never."""
+    x, depthwise_weight, pointwise_weight, depthwise_bias, pointwise_bias, residual = operands
+    if residual is not None and residual.stride() != problem.output_strides:
+        residual = residual.new_empty_strided(problem.output_shape, problem.output_strides).copy_(residual)
+    return Operands(
+        x,
+        depthwise_weight.contiguous(),
+        pointwise_weight.contiguous(),
+        None if depthwise_bias is None else depthwise_bias.contiguous(),
+        None if pointwise_bias is None else pointwise_bias.contiguous(),
+        residual,
+    )
+
+
+_FAILURES: dict[nvrtc.Build, str] = {}

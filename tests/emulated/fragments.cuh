@@ -1,0 +1,35 @@
+// Small matrices of 16-bit numbers, of which each lane of a warp has some, as PTX's instructions do it.
+#pragma once
+
+#include "words.cuh"
+
+namespace sepconv {
+
+inline void load_matrices(u32 (&v)[4], const u16* row) {
+  static const u16* rows[kFibers];
+  if (reinterpret_cast<u64>(row) % 16) std::abort();
+  rows[threadIdx.x] = row;
+  warp_meets();
+  for (int i = 0; i < 4; ++i) std::memcpy(&v[i], rows[threadIdx.x / 32 * 32 + 8 * i + threadIdx.x % 32 / 4] + threadIdx.x % 4 * 2, 4);
+  warp_meets();
+}
+
+template <int Count>
+void multiply_small(float (&sum)[Count], const u32 (&a)[4], const u32 (&b)[2]) {
+  static u32 all_a[kFibers][4], all_b[kFibers][2];
+  std::memcpy(all_a[threadIdx.x], a, sizeof a), std::memcpy(all_b[threadIdx.x], b, sizeof b);
+  warp_meets();
+  const int warp = threadIdx.x / 32 * 32, lane = threadIdx.x % 32;
+  for (int i = 0; i < Count; ++i) {
+    const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+    double exact = sum[i];
+    for (int k = 0; k < 16; ++k) {
+      const u32 first = all_a[warp + row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2], second = all_b[warp + column * 4 + k % 8 / 2][k / 8];
+      exact += double(unpack(u16(first >> k % 2 * 16))) * unpack(u16(second >> k % 2 * 16));
+    }
+    sum[i] = float(exact);
+  }
+  warp_meets();
+}
+
+}  // namespace sepconv
