@@ -48,14 +48,14 @@ class PortableBackend:
         ]
         if found := [reason for holds, reason in limits if not holds]:
             return found
-        failure = _FAILURES.get(build(problem, *self._how(problem, device))) or nvrtc.missing()
+        failure = _FAILURES.get(_wanted(problem, device)) or nvrtc.missing()
         return [failure] if failure else []
 
     def slower(self, problem: Problem, device: Device) -> list[str]:
         return ["has not been measured beside PyTorch's kernels yet: it runs where SEPCONV_BACKEND names it"]
 
     def is_ready(self, problem: Problem, device: Device) -> bool:
-        return nvrtc.is_built(build(problem, *self._how(problem, device)))
+        return nvrtc.is_built(_wanted(problem, device))
 
     def configure(self, problem: Problem, device: Device) -> tuple[PortableConfig, str]:
         return portable.configuration(problem, device), "model"
@@ -82,8 +82,9 @@ class PortableBackend:
     ) -> list[Tensor]:
         return EagerBackend().gradients(problem, grad, operands, options, wanted)
 
-    def _how(self, problem: Problem, device: Device) -> tuple[PortableConfig, Device]:
-        return portable.configuration(problem, device), device
+
+def _wanted(problem: Problem, device: Device) -> nvrtc.Build:
+    return build(problem, portable.configuration(problem, device), device)
 
 
 def build(problem: Problem, config: PortableConfig, device: Device) -> nvrtc.Build:
