@@ -44,6 +44,21 @@ class Operands(NamedTuple):
     pointwise_bias: Tensor | None = None
     residual: Tensor | None = None
 
+    def with_dense_weights(self) -> "Operands":
+        """The same with contiguous weights and biases; those that are so already are not copied."""
+        return self._replace(
+            depthwise_weight=self.depthwise_weight.contiguous(),
+            pointwise_weight=self.pointwise_weight.contiguous(),
+            depthwise_bias=None if self.depthwise_bias is None else self.depthwise_bias.contiguous(),
+            pointwise_bias=None if self.pointwise_bias is None else self.pointwise_bias.contiguous(),
+        )
+
+    def residual_with_strides(self, strides: tuple[int, ...]) -> Tensor | None:
+        """The residual with these strides; not a copy where it has them."""
+        if self.residual is None or self.residual.stride() == strides:
+            return self.residual
+        return self.residual.new_empty_strided(self.residual.shape, strides).copy_(self.residual)
+
 
 class Options(NamedTuple):
     """The arguments of one call that are not tensors, in the order of the op's schema.

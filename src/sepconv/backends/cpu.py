@@ -304,19 +304,10 @@ def _laid_out(problem: Problem, operands: Operands) -> Operands:
     x as neighbours in memory. What is so already is not copied."""
     if _is_laid_out(problem, operands):
         return operands
-    x, depthwise_weight, pointwise_weight, depthwise_bias, pointwise_bias, residual = operands
+    x = operands.x
     if not _x_is_laid_out(problem, x):
-        x = _with_strides(x, dense_strides(x.shape, CHANNELS_LAST))
-    if residual is not None and residual.stride() != problem.output_strides:
-        residual = _with_strides(residual, problem.output_strides)
-    return Operands(
-        x,
-        depthwise_weight.contiguous(),
-        pointwise_weight.contiguous(),
-        None if depthwise_bias is None else depthwise_bias.contiguous(),
-        None if pointwise_bias is None else pointwise_bias.contiguous(),
-        residual,
-    )
+        x = x.new_empty_strided(x.shape, dense_strides(x.shape, CHANNELS_LAST)).copy_(x)
+    return operands.with_dense_weights()._replace(x=x, residual=operands.residual_with_strides(problem.output_strides))
 
 
 def _is_laid_out(problem: Problem, operands: Operands) -> bool:
@@ -330,10 +321,6 @@ def _is_laid_out(problem: Problem, operands: Operands) -> bool:
 
 def _x_is_laid_out(problem: Problem, x: Tensor) -> bool:
     return problem.layout != CHANNELS_LAST or x.stride(1) == 1 or x.shape[1] <= 1
-
-
-def _with_strides(t: Tensor, strides: tuple[int, ...]) -> Tensor:
-    return t.new_empty_strided(t.shape, strides).copy_(t)
 
 
 _FAILURES: dict[cxx.Build, str] = {}

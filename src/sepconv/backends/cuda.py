@@ -346,15 +346,7 @@ def _encode_images(
 
 def _dense(operands: Operands, layout: str) -> Operands:
     """The operands as the kernel reads them: dense. What is so already is not copied."""
-    x, depthwise_weight, pointwise_weight, depthwise_bias, pointwise_bias, residual = operands
-    return Operands(
-        x.contiguous(memory_format=_memory_format(layout)),
-        depthwise_weight.contiguous(),
-        pointwise_weight.contiguous(),
-        None if depthwise_bias is None else depthwise_bias.contiguous(),
-        None if pointwise_bias is None else pointwise_bias.contiguous(),
-        residual,
-    )
+    return operands.with_dense_weights()._replace(x=operands.x.contiguous(memory_format=_memory_format(layout)))
 
 
 def _memory_format(layout: str) -> torch.memory_format:

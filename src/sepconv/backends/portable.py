@@ -178,17 +178,7 @@ def _kernel(problem: Problem, config: PortableConfig, device: Device) -> Kernel:
 
 def _laid_out(problem: Problem, operands: Operands) -> Operands:
     """The operands as the kernel reads them: weights dense, the residual as y. What is so already is not copied, and x never."""
-    x, depthwise_weight, pointwise_weight, depthwise_bias, pointwise_bias, residual = operands
-    if residual is not None and residual.stride() != problem.output_strides:
-        residual = residual.new_empty_strided(problem.output_shape, problem.output_strides).copy_(residual)
-    return Operands(
-        x,
-        depthwise_weight.contiguous(),
-        pointwise_weight.contiguous(),
-        None if depthwise_bias is None else depthwise_bias.contiguous(),
-        None if pointwise_bias is None else pointwise_bias.contiguous(),
-        residual,
-    )
+    return operands.with_dense_weights()._replace(residual=operands.residual_with_strides(problem.output_strides))
 
 
 _FAILURES: dict[nvrtc.Build, str] = {}
