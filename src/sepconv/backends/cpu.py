@@ -225,7 +225,7 @@ class Kernel:
         `otherwise` makes of it.
 
         All of its call but the addresses is there. Behind a kernel that filled the caches the way to the next one is slow,
-        and each step of it counts: 40 us of 115 (one core of a Xeon, 2026-11-30).
+        and each step of it counts: 115 us became 85 (one core of a Xeon, 2026-11-30).
         """
         call = self._call(like.x)
         rest, size = bytes(call)[_ADDRESSES.size :], self.library.sepconv_workspace(ctypes.byref(call))

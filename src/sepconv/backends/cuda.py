@@ -141,27 +141,7 @@ def _limits(problem: Problem) -> list[tuple[bool, str]]:
 
 def build(problem: Problem, config: CudaConfig) -> nvrtc.Build:
     """What is compiled for a problem; the batch is known at run time only."""
-    (kernel_h, kernel_w), (padding_h, padding_w) = _window(problem)
-    (in_h, in_w), (out_h, out_w) = ((1, *size)[-2:] for size in (problem.in_size, problem.out_size))
-    defines: dict[str, str | int] = {
-        "ELEMENT": ELEMENTS[problem.dtype],
-        "ELEMENT_BYTES": problem.dtype.itemsize,
-        "CHANNELS_LAST": int(problem.layout == CHANNELS_LAST),
-        "TERMS": hopper.terms(problem),
-        "CHANNELS": problem.in_channels,
-        "OUTPUTS": problem.out_channels,
-        "KERNEL_H": kernel_h,
-        "KERNEL_W": kernel_w,
-        "PADDING_H": padding_h,
-        "PADDING_W": padding_w,
-        "IN_H": in_h,
-        "IN_W": in_w,
-        "OUT_H": out_h,
-        "OUT_W": out_w,
-        "DEPTHWISE_ACTIVATION": problem.epilogue.depthwise_activation.name,
-        "POINTWISE_ACTIVATION": problem.epilogue.pointwise_activation.name,
-        "DEPTHWISE_BIAS": int(problem.epilogue.depthwise_bias),
-        "POINTWISE_BIAS": int(problem.epilogue.pointwise_bias),
+    how = {
         "CLUSTER": config.cluster,
         "BLOCK_OUTPUTS": config.outputs,
         "ROLLS": int(config.rolls),
@@ -171,9 +151,39 @@ def build(problem: Problem, config: CudaConfig) -> nvrtc.Build:
         "WEIGHT_STAGES": config.weight_stages,
         "TILE": config.tile,
     }
-    return nvrtc.Build(
-        "forward", SOURCES / "forward.cu", tuple((f"SEPCONV_{k}", v) for k, v in defines.items()), "sm_90a"
-    )
+    return nvrtc.Build("forward", SOURCES / "forward.cu", macros(problem, how), "sm_90a")
+
+
+def macros(problem: Problem, how: dict[str, int]) -> tuple[tuple[str, str | int], ...]:
+    """What the sources of any kernel for GPUs ask of a problem, and how the kernel is to run it."""
+    per_axis = {
+        "KERNEL": problem.kernel_size,
+        "STRIDE": problem.stride,
+        "DILATION": problem.dilation,
+        "PADDING": tuple(before for before, _ in problem.padding),
+        "IN": problem.in_size,
+        "OUT": problem.out_size,
+    }
+    # In 1-D there is one row, which is not padded.
+    both = {name: (0 if name == "PADDING" else 1, *axes)[-2:] for name, axes in per_axis.items()}
+    epilogue = problem.epilogue
+    found: dict[str, str | int] = {
+        "ELEMENT": ELEMENTS[problem.dtype],
+        "ELEMENT_BYTES": problem.dtype.itemsize,
+        "CHANNELS_LAST": int(problem.layout == CHANNELS_LAST),
+        "TERMS": hopper.terms(problem),
+        "CHANNELS": problem.in_channels,
+        "MULTIPLIER": problem.depth_multiplier,
+        "OUTPUTS": problem.out_channels,
+        **{f"{name}_{axis}": n for name, axes in both.items() for axis, n in zip("HW", axes, strict=True)},
+        "DEPTHWISE_ACTIVATION": epilogue.depthwise_activation.name,
+        "POINTWISE_ACTIVATION": epilogue.pointwise_activation.name,
+        "DEPTHWISE_BIAS": int(epilogue.depthwise_bias),
+        "POINTWISE_BIAS": int(epilogue.pointwise_bias),
+        "RESIDUAL": int(epilogue.residual),
+        **how,
+    }
+    return tuple((f"SEPCONV_{name}", value) for name, value in found.items())
 
 
 def _window(problem: Problem) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 from sepconv.backends import cuda_driver
-from sepconv.backends.cuda import ELEMENTS, SOURCES
+from sepconv.backends.cuda import ELEMENTS, SOURCES, macros
 from sepconv.backends.eager import EagerBackend
 from sepconv.device import Device
 from sepconv.errors import CompilerError, StoreError
 from sepconv.jit import nvrtc
-from sepconv.problem import CHANNELS_LAST, Operands, Options, Problem
+from sepconv.problem import Operands, Options, Problem
 from sepconv.tuning import portable
-from sepconv.tuning.hopper import terms
 from sepconv.tuning.portable import PortableConfig
 
 OLDEST = (8, 0)
@@ -91,36 +90,8 @@ def build(problem: Problem, config: PortableConfig, device: Device) -> nvrtc.Bui
     """What is compiled for a problem; the batch, and the strides of x, are known at run time only."""
     assert device.capability is not None
     major, minor = device.capability
-    pairs = {
-        "KERNEL": problem.kernel_size,
-        "STRIDE": problem.stride,
-        "DILATION": problem.dilation,
-        "PADDING": tuple(before for before, _ in problem.padding),
-        "IN": problem.in_size,
-        "OUT": problem.out_size,
-    }
-    # In 1-D there is one row, and one of each that is not padded.
-    both = {name: ((0 if name == "PADDING" else 1), *axes)[-2:] for name, axes in pairs.items()}
-    defines: dict[str, str | int] = {
-        "ELEMENT": ELEMENTS[problem.dtype],
-        "ELEMENT_BYTES": problem.dtype.itemsize,
-        "CHANNELS_LAST": int(problem.layout == CHANNELS_LAST),
-        "TERMS": terms(problem),
-        "CHANNELS": problem.in_channels,
-        "MULTIPLIER": problem.depth_multiplier,
-        "OUTPUTS": problem.out_channels,
-        **{f"{name}_{axis}": n for name, axes in both.items() for axis, n in zip("HW", axes, strict=True)},
-        "DEPTHWISE_ACTIVATION": problem.epilogue.depthwise_activation.name,
-        "POINTWISE_ACTIVATION": problem.epilogue.pointwise_activation.name,
-        "DEPTHWISE_BIAS": int(problem.epilogue.depthwise_bias),
-        "POINTWISE_BIAS": int(problem.epilogue.pointwise_bias),
-        "RESIDUAL": int(problem.epilogue.residual),
-        "TILE": config.tile,
-        "RESIDENT": int(config.resident),
-        "BLOCKS_OF_SM": config.blocks_of_sm,
-    }
-    named = tuple((f"SEPCONV_{name}", value) for name, value in defines.items())
-    return nvrtc.Build("portable", SOURCES / "portable.cu", named, f"sm_{major}{minor}")
+    how = {"TILE": config.tile, "RESIDENT": int(config.resident), "BLOCKS_OF_SM": config.blocks_of_sm}
+    return nvrtc.Build("portable", SOURCES / "portable.cu", macros(problem, how), f"sm_{major}{minor}")
 
 
 class Call(ctypes.Structure):

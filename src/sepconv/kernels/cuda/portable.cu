@@ -4,6 +4,7 @@
 // the weights of a block of output channels. Where the operand of all chunks fits into shared memory it is computed once.
 #include "activation.cuh"
 #include "fragments.cuh"
+#include "terms.cuh"
 
 namespace sepconv {
 
@@ -52,15 +53,6 @@ struct Pixel {
   }
 };
 
-// Count numbers less their next term, which is given back in pairs.
-template <int Count>
-__device__ __forceinline__ void take_term(float (&v)[Count], u32 (&pairs)[Count / 2], bool is_last) {
-#pragma unroll
-  for (int i = 0; i < Count / 2; ++i) {
-    pairs[i] = pack(v[2 * i], v[2 * i + 1]);
-    if (!is_last) v[2 * i] -= unpack(u16(pairs[i])), v[2 * i + 1] -= unpack(u16(pairs[i] >> 16));
-  }
-}
 template <int Count>
 __device__ __forceinline__ void store_pairs(u16* to, const u32 (&pairs)[Count]) {
   if constexpr (Count == 4) *reinterpret_cast<uint4*>(to) = {pairs[0], pairs[1], pairs[2], pairs[3]};
@@ -72,7 +64,8 @@ __device__ __forceinline__ void store_terms(u16* to, int term_step, float (&v)[C
 #pragma unroll
   for (int t = 0; t < kTerms; ++t) {
     u32 pairs[Count / 2];
-    take_term(v, pairs, t + 1 == kTerms);
+#pragma unroll
+    for (int i = 0; i < Count / 2; ++i) pairs[i] = take_term<false>(v[2 * i], v[2 * i + 1], t + 1 == kTerms);
     store_pairs(to + t * term_step, pairs);
   }
 }
