@@ -36,6 +36,13 @@ inline unsigned __float_as_uint(float value) {
   std::memcpy(&bits, &value, 4);
   return bits;
 }
+// Each four bits of `which` name a byte of the eight.
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned which) {
+  const unsigned long long bytes = low | static_cast<unsigned long long>(high) << 32;
+  unsigned found = 0;
+  for (int i = 0; i < 4; ++i) found |= unsigned(bytes >> (which >> 4 * i & 7) * 8 & 255) << 8 * i;
+  return found;
+}
 inline float __uint_as_float(unsigned bits) {
   float value;
   std::memcpy(&value, &bits, 4);
