@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import signal
 import sys
@@ -196,3 +197,11 @@ def test_a_missing_cuda_core_is_noticed_without_importing_it(monkeypatch: pytest
     monkeypatch.setitem(sys.modules, absent, None)
     assert "cuda.core is not installed" in str(nvrtc.missing())
     assert "sepconv[cuda13]" in str(nvrtc.missing())
+
+
+def test_nvrtc_that_is_no_package_is_asked_for_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    if CudaRoom.missing():
+        pytest.skip(str(CudaRoom.missing()))
+    monkeypatch.setattr(nvrtc, "_compiler", nvrtc._compiler.__wrapped__)
+    monkeypatch.setattr(nvrtc, "_versions", lambda *_: iter(()))
+    assert re.fullmatch(r"NVRTC \d+\.\d+", nvrtc._compiler())

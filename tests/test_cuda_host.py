@@ -45,6 +45,9 @@ def driver(monkeypatch: pytest.MonkeyPatch):
     told = Driver()
     monkeypatch.setattr(cuda_driver, "driver", lambda: told)
     monkeypatch.setattr(nvrtc, "cubin", lambda _: b"machine code")
+    monkeypatch.setattr(
+        cuda_driver, "empty", lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype)
+    )
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
     facts = SimpleNamespace(multi_processor_count=SMS, L2_cache_size=CACHE)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: facts)
@@ -59,6 +62,14 @@ def kernel_of(problem: Problem) -> cuda.Kernel:
     config = hopper.configuration(problem)
     assert config is not None
     return cuda._kernel(problem, config, 0)
+
+
+def call_of(problem: Problem) -> cuda.Call:
+    return cuda.Call.from_buffer_copy(ctypes.string_at(kernel_of(problem).launch().address, ctypes.sizeof(cuda.Call)))
+
+
+def grid_of(problem: Problem) -> int:
+    return int(kernel_of(problem).launch()._config.grid_x)
 
 
 def operands_of(problem: Problem) -> Operands:
@@ -76,11 +87,13 @@ def test_a_launch_has_the_grid_the_shared_memory_and_the_stream(driver: Driver) 
     kernel = kernel_of(problem)
     y = kernel.compute(operands_of(problem))
     assert y.shape == (1, 512, 1024)
-    ((_, grid, *rest),) = driver.named("cuLaunchKernel")
-    assert grid == 1024 // hopper.TILE  # fewer tiles than SMs
-    config = hopper.configuration(problem)
-    assert config is not None
-    assert rest[:7] == [1, 1, cuda.THREADS, 1, 1, hopper.shared_bytes(problem, config), 77]
+    ((config, *_),) = driver.named("cuLaunchKernelEx")
+    how = cuda_driver.LaunchConfig.from_address(config.value)
+    assert (how.grid_x, how.grid_y, how.grid_z) == (1024 // hopper.TILE, 1, 1)  # fewer tiles than SMs
+    chosen = hopper.configuration(problem)
+    assert chosen is not None
+    assert (how.block_x, how.block_y, how.block_z) == (cuda.THREADS, 1, 1)
+    assert (how.shared, how.stream, how.count) == (hopper.shared_bytes(problem, chosen), 77, 0)
 
 
 def test_no_more_clusters_than_run_at_once(driver: Driver) -> None:
@@ -88,18 +101,18 @@ def test_no_more_clusters_than_run_at_once(driver: Driver) -> None:
     config = hopper.configuration(problem)
     assert config is not None
     assert config.cluster == 2
-    assert kernel_of(problem).grid == 2 * CLUSTERS
-    assert kernel_of(A.problem(torch.float16, "ieee")).grid == SMS
+    assert grid_of(problem) == 2 * CLUSTERS
+    assert grid_of(A.problem(torch.float16, "ieee")) == SMS
 
 
 def test_input_stays_in_l2_where_the_result_does_not_fit(driver: Driver) -> None:
     small, large = (replace(A, batch=n).problem(torch.float32, "high") for n in (1, 16))  # results of 128 MiB and 2 GiB
     tile_row = 64 * 128 * 4
-    assert [kernel_of(p).block.call.stays for p in (small, large)] == [-(-CACHE // (SMS * tile_row))] * 2
-    assert kernel_of(replace(A, batch=1, size=(256, 256)).problem(torch.float32, "high")).block.call.stays == 0
-    assert kernel_of(B.problem(torch.float32, "high")).block.call.stays == 0  # whole windows
+    assert [call_of(p).stays for p in (small, large)] == [-(-CACHE // (SMS * tile_row))] * 2
+    assert call_of(replace(A, batch=1, size=(256, 256)).problem(torch.float32, "high")).stays == 0
+    assert call_of(B.problem(torch.float32, "high")).stays == 0  # whole windows
     clusters = replace(A_LAST, outputs=256).problem(torch.float16, "ieee")
-    assert kernel_of(clusters).block.call.stays == -(-CACHE // (CLUSTERS * 64 * 128 * 2))
+    assert call_of(clusters).stays == -(-CACHE // (CLUSTERS * 64 * 128 * 2))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
@@ -116,15 +129,15 @@ def test_boxes_are_what_a_stage_a_result_and_a_part_of_the_weights_hold(driver: 
 
 def test_a_tensor_map_is_changed_only_where_its_tensor_is_another(driver: Driver) -> None:
     problem = replace(B, batch=1, size=(1024,)).problem(torch.float16, "ieee")
-    block = kernel_of(problem).block
+    launch = kernel_of(problem).launch()
     for _ in range(3):
-        block.fill(0x100, 0x200, 0x300, None, 0x400, 0x500)
+        launch.fill((0x100, 0x200, 0x300, 0, 0x400, 0x500))
     assert [tensor for _, tensor in driver.named("cuTensorMapReplaceAddress")] == [0x100, 0x500, 0x300]
-    block.fill(0x100, 0x200, 0x700, None, 0x400, 0x500)
+    launch.fill((0x100, 0x200, 0x700, 0, 0x400, 0x500))
     ((address, tensor),) = driver.named("cuTensorMapReplaceAddress")[3:]
     assert tensor == 0x700
-    assert address == block.address + cuda.Call.weight_map.offset
-    call = block.call
+    assert address == launch.address + cuda.Call.weight_map.offset
+    call = cuda.Call.from_address(launch.address)
     assert (call.x, call.depthwise_weight, call.pointwise_weight) == (0x100, 0x200, 0x700)
     assert (call.depthwise_bias, call.pointwise_bias, call.y) == (None, 0x400, 0x500)
 

@@ -70,7 +70,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
 
     def put(*fakes: Fake) -> tuple[Fake, ...]:
         for module in (dispatch, backends):
-            monkeypatch.setattr(module, "all_backends", lambda: fakes)
+            monkeypatch.setattr(module, "all_backends", lambda *_: fakes)
         ops.forget_plans()
         return fakes
 

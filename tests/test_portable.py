@@ -77,10 +77,10 @@ class Emulator:
         assert loaded.size_of_call() == ctypes.sizeof(portable.Call)
         return loaded
 
-    def cuLaunchKernel(self, kernel: ctypes.CDLL, *how: Any) -> int:  # noqa: N802
-        columns, rows, _, threads, _, _, shared, _, parameters, _ = how
-        assert (threads, shared) == (256, kernel.size_of_shared_memory())
-        kernel.run(ctypes.c_void_p(parameters[0]), columns, rows)
+    def cuLaunchKernelEx(self, config: Any, kernel: ctypes.CDLL, parameters: Any, _: None) -> int:  # noqa: N802
+        how = cuda_driver.LaunchConfig.from_address(config.value)
+        assert (how.block_x, how.shared) == (256, kernel.size_of_shared_memory())
+        kernel.run(ctypes.c_void_p.from_address(parameters.value), how.grid_x, how.grid_y)
         return 0
 
 

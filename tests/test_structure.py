@@ -26,6 +26,7 @@ ORDER = (
     "backends",
     "dispatch",
     "plain",
+    "shortcuts",
     "ops",
     "arguments",
     "functional",

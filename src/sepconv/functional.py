@@ -2,14 +2,16 @@
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 from torch.overrides import handle_torch_function, has_torch_function
 
-from sepconv import dispatch, ops
+from sepconv import dispatch, ops, shortcuts
 from sepconv.arguments import ActivationLike, Sizes, Words, canonical, check_tensors, is_batched, with_batch
 from sepconv.device import Device, describe, float32_switch, usable
 from sepconv.errors import value_error
-from sepconv.plain import keys_of
+from sepconv.plain import is_plain_call, keys_of
 from sepconv.problem import Operands, Problem
+from sepconv.shortcuts import kinds_of
 
 
 def separable_conv1d(
@@ -158,15 +160,25 @@ def call(rank: int, operands: Operands, words: Words) -> Tensor:
     Where an operand or a mode has a `__torch_function__` (as the proxies of torch.fx), it is asked first, as everywhere in
     PyTorch.
     """
+    short_cut = None if is_dynamo_compiling() else shortcuts.find(operands, words)
+    if short_cut is not None:
+        y = short_cut.direct(operands)
+        if y is not None:
+            return y
     if has_torch_function(operands):
         return _overridden(rank, operands, words)
     if torch.compiler.is_compiling() or torch._C._is_tracing():
         known = ops.Call(canonical(rank, operands, words), None)
     else:
         known = _remembered(rank, operands, words)
-    if is_batched(rank, operands.x):
-        return ops.call_again(operands, known)
-    return ops.separable_conv(with_batch(operands), known.options).squeeze(0)
+    if not is_batched(rank, operands.x):
+        return ops.separable_conv(with_batch(operands), known.options).squeeze(0)
+    if short_cut is not None:  # which cannot compute these operands
+        return ops.separable_conv(operands, known.options, known.plan)
+    y = ops.call_again(operands, known)
+    if known.direct is not None and is_plain_call(operands):
+        shortcuts.keep(operands, words, known.direct)
+    return y
 
 
 def _overridden(rank: int, operands: Operands, words: Words) -> Tensor:
@@ -193,7 +205,7 @@ def _remembered(rank: int, operands: Operands, words: Words) -> ops.Call:
         key = (
             rank,
             words,
-            _kinds(words),
+            kinds_of(words),
             torch.get_num_threads(),
             float32_switch(),
             *[
@@ -210,11 +222,3 @@ def _remembered(rank: int, operands: Operands, words: Words) -> ops.Call:
         if all(t is None or t.dtype is operands.x.dtype for t in operands):
             ops.remember(key, known)
     return known
-
-
-def _kinds(words: Words) -> tuple[type, ...]:
-    """The types of all words and of what is in them: 1, 1.0 and True are equal, but not the same word."""
-    kinds = tuple(map(type, words))
-    if tuple not in kinds:
-        return kinds
-    return kinds + tuple([type(part) for word in words if type(word) is tuple for part in word])

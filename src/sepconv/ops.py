@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from sepconv import dispatch, reference
+from sepconv import dispatch, reference, shortcuts
 from sepconv.device import describe, resolve_precision
 from sepconv.errors import CompilerError, StoreError
 from sepconv.plain import is_plain_call, passes_by
@@ -195,6 +195,7 @@ def forget_plans() -> None:
 
 def _drop_plans() -> None:
     CALLS.clear()
+    shortcuts.forget()
     _PLANS.clear()
     dispatch.plan.cache_clear()
 

@@ -66,14 +66,24 @@ class Backend(Protocol):
 
 def backends_for(device: Device) -> list[Backend]:
     """The backends that are made for this kind of device, or for any, the fastest first."""
-    return [backend for backend in all_backends() if backend.kind in (None, device.kind)]
+    return [backend for backend in all_backends(device.kind) if backend.kind in (None, device.kind)]
 
 
-def all_backends() -> tuple[Backend, ...]:
-    """Every backend, the fastest first; the last one runs every right call."""
-    from sepconv.backends.cpu import CpuBackend
-    from sepconv.backends.cuda import CudaBackend
+def all_backends(kind: str | None = None) -> tuple[Backend, ...]:
+    """Every backend, the fastest first; the last one runs every right call.
+
+    With a kind of device, those that are made for another one may be left out: importing them takes a first call's time.
+    """
+    found: list[Backend] = []
+    if kind in (None, "cuda"):
+        from sepconv.backends.cuda import CudaBackend
+        from sepconv.backends.portable import PortableBackend
+
+        found += [CudaBackend(), PortableBackend()]
+    if kind in (None, "cpu"):
+        from sepconv.backends.cpu import CpuBackend
+
+        found.append(CpuBackend())
     from sepconv.backends.eager import EagerBackend
-    from sepconv.backends.portable import PortableBackend
 
-    return (CudaBackend(), PortableBackend(), CpuBackend(), EagerBackend())
+    return (*found, EagerBackend())

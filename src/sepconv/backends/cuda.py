@@ -5,7 +5,7 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -192,62 +192,49 @@ def _window(problem: Problem) -> tuple[tuple[int, int], tuple[int, int]]:
     return (kernel[-2], kernel[-1]), (before[-2], before[-1])
 
 
+_ADDRESSES = (*Operands._fields[:5], "y")  # of tensors, in a call
+
+
 class Call(ctypes.Structure):
     """The parameter of the kernel; mirrors `Call` in kernels/cuda/problem.cuh."""
 
     _fields_ = (
-        ("x_map", TensorMap),
-        ("y_map", TensorMap),
-        ("weight_map", TensorMap),
-        *((name, ctypes.c_void_p) for name in (*Operands._fields[:5], "y")),
+        *((name, TensorMap) for name in ("x_map", "y_map", "weight_map")),
+        *((name, ctypes.c_void_p) for name in _ADDRESSES),
         *((name, ctypes.c_int) for name in ("parts", "rows_of_part", "longer_parts", "stays")),
     )
 
 
-class _Block(threading.local):
-    """The parameter of one kernel, for each thread its own: the driver copies it when it launches, so it is used again."""
+class _Launch(cuda_driver.Launch):
+    """The kernel with the addresses of its last call: what another call has in common with it stays.
 
-    def __init__(self, template: bytes, streams: bool) -> None:
-        self.streams = streams
-        self._memory, self.address = cuda_driver.aligned(len(template))
-        ctypes.memmove(self.address, template, len(template))
-        self.call = Call.from_address(self.address)
-        self.parameters = (ctypes.c_void_p * 1)(self.address)
+    `maps` says by the place of an address which tensor map describes its tensor, if one does.
+    """
 
-    def fill(
-        self,
-        x: int,
-        depthwise_weight: int,
-        pointwise_weight: int,
-        depthwise_bias: int | None,
-        pointwise_bias: int | None,
-        y: int,
-    ) -> None:
-        """Put in the addresses of the tensors; a tensor map is changed only where it has to be."""
-        call, replace_address = self.call, cuda_driver.replace_address
-        if call.x != x:
-            replace_address(self.address + Call.x_map.offset, x)
-        if call.y != y:
-            replace_address(self.address + Call.y_map.offset, y)
-        if self.streams and call.pointwise_weight != pointwise_weight:
-            replace_address(self.address + Call.weight_map.offset, pointwise_weight)
-        call.x, call.y = x, y
-        call.depthwise_weight, call.pointwise_weight = depthwise_weight, pointwise_weight
-        call.depthwise_bias, call.pointwise_bias = depthwise_bias, pointwise_bias
+    def __init__(self, function: Any, grid: int, shared: int, call: Call, maps: dict[int, Any]) -> None:
+        super().__init__(function, (grid, 1), THREADS, shared, bytes(call))
+        self.addresses: tuple[int, ...] = (0,) * len(_ADDRESSES)
+        self._places = (ctypes.c_uint64 * len(_ADDRESSES)).from_address(self.address + Call.x.offset)
+        self._maps = {place: self.address + tensor_map.offset for place, tensor_map in maps.items()}
+
+    def fill(self, addresses: tuple[int, ...]) -> None:
+        """Put in the addresses of the tensors (0: there is none), in the order of `_ADDRESSES`."""
+        for place, tensor_map in self._maps.items():
+            if addresses[place] != self.addresses[place]:
+                cuda_driver.replace_address(tensor_map, addresses[place])
+        self._places[:] = list(addresses)
+        self.addresses = addresses
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A loaded kernel with everything of its call that is no tensor."""
+    """A loaded kernel with everything of its call that is no tensor. `launch` makes what one thread launches it with."""
 
-    function: Any
-    launch: Any  # cuLaunchKernel
-    block: _Block
-    grid: int
-    shared: int
+    launch: Callable[[], _Launch]
     device: int
     y_shape: tuple[int, ...]
     y_strides: tuple[int, ...]
+    dtype: torch.dtype
     layout: str
 
     def compute(self, operands: Operands) -> Tensor:
@@ -257,34 +244,42 @@ class Kernel:
         assert y is not None
         return y
 
-    def compute_dense(self, operands: Operands) -> Tensor | None:
-        """The same of dense operands; None where x or the pointwise weight does not lie on a multiple of 16 bytes."""
-        x, depthwise_weight, pointwise_weight, depthwise_bias, pointwise_bias, _ = operands
-        x_address, pointwise_address = x.data_ptr(), pointwise_weight.data_ptr()
-        if (x_address | pointwise_address) % ROW_BYTES:
-            return None
-        y = x.new_empty_strided(self.y_shape, self.y_strides)
-        self.block.fill(
-            x_address,
-            depthwise_weight.data_ptr(),
-            pointwise_address,
-            None if depthwise_bias is None else depthwise_bias.data_ptr(),
-            None if pointwise_bias is None else pointwise_bias.data_ptr(),
-            y.data_ptr(),
-        )
-        if torch._C._cuda_getDevice() == self.device:
-            self._launch()
-        else:
-            with torch.cuda.device(self.device):
-                self._launch()
-        return y
+    @cached_property
+    def compute_dense(self) -> Callable[[Operands], Tensor | None]:
+        """The same of dense operands; None where x or the pointwise weight does not lie on a multiple of 16 bytes.
 
-    def _launch(self) -> None:
-        """On PyTorch's current stream of the current device."""
-        stream, parameters = torch._C._cuda_getCurrentRawStream(self.device), self.block.parameters
-        status = self.launch(self.function, self.grid, 1, 1, THREADS, 1, 1, self.shared, stream, parameters, None)
-        if status:
-            cuda_driver.check(status, "the launch")
+        Behind cold caches each thing that is looked up counts, so all of them are at hand.
+        """
+        empty, shape, strides, dtype = cuda_driver.empty, self.y_shape, self.y_strides, self.dtype
+        device, current_device, own = self.device, torch._C._cuda_getDevice, threading.local()
+
+        def compute(operands: Operands) -> Tensor | None:
+            x, depthwise_weight, pointwise_weight, depthwise_bias, pointwise_bias, _ = operands
+            x_address, pointwise_address = x.data_ptr(), pointwise_weight.data_ptr()
+            if (x_address | pointwise_address) % ROW_BYTES:
+                return None
+            if current_device() != device:
+                with torch.cuda.device(device):
+                    return compute(operands)
+            y = empty(shape, strides, dtype)
+            try:
+                launch: _Launch = own.launch
+            except AttributeError:
+                launch = own.launch = self.launch()
+            addresses = (
+                x_address,
+                depthwise_weight.data_ptr(),
+                pointwise_address,
+                0 if depthwise_bias is None else depthwise_bias.data_ptr(),
+                0 if pointwise_bias is None else pointwise_bias.data_ptr(),
+                y.data_ptr(),
+            )
+            if addresses != launch.addresses:
+                launch.fill(addresses)
+            launch.run(device)
+            return y
+
+        return compute
 
 
 @lru_cache(maxsize=4096)
@@ -318,10 +313,9 @@ def _kernel(problem: Problem, config: CudaConfig, device: int) -> Kernel:
         cuda_driver.encode(call.weight_map, problem.dtype, channels, weight_box, SWIZZLE_128)
     walkers = min(clusters, strips * call.parts)
     call.stays = _rows_that_stay(problem, config, walkers, torch.cuda.get_device_properties(device).L2_cache_size)
-    grid = config.cluster * walkers
-    block = _Block(bytes(call), streams=config.weight_stages > 0)
-    launch, shape, strides = cuda_driver.driver().cuLaunchKernel, problem.output_shape, problem.output_strides
-    return Kernel(function, launch, block, grid, shared, device, shape, strides, problem.layout)
+    maps = {0: Call.x_map, 5: Call.y_map} | ({2: Call.weight_map} if config.weight_stages else {})
+    launch = partial(_Launch, function, config.cluster * walkers, shared, call, maps)
+    return Kernel(launch, device, problem.output_shape, problem.output_strides, problem.dtype, problem.layout)
 
 
 def _rows_that_stay(problem: Problem, config: CudaConfig, walkers: int, cache: int) -> int:

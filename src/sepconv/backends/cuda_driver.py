@@ -3,13 +3,14 @@ microsecond, and the bindings' several.
 """
 
 import ctypes
-import ctypes.util
 import itertools
 import operator
+import sys
 from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
 ROW_BYTES = 16  # rows of tensors that the copy engine takes begin on multiples of so many
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -17,6 +18,13 @@ SWIZZLE_128 = 3  # CU_TENSOR_MAP_SWIZZLE_128B
 _PROMOTE = {128: 2, 256: 3}  # CUtensorMapL2promotion: so many bytes come into L2 together
 _TENSOR_TYPES = {torch.float32: 7, torch.float16: 6, torch.bfloat16: 9}  # CUtensorMapDataType
 _CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+
+
+_empty_strided_cuda: Any = getattr(
+    torch._C._dynamo.guards,
+    "_empty_strided_cuda",
+    lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device="cuda"),
+)
 
 
 class TensorMap(ctypes.Structure):
@@ -34,9 +42,9 @@ def aligned(size: int) -> tuple[Any, int]:
 @lru_cache(maxsize=1)
 def driver() -> Any:
     """The driver's library."""
-    library = ctypes.CDLL("nvcuda.dll" if ctypes.util.find_library("nvcuda") else "libcuda.so.1")
+    library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     library.cuTensorMapReplaceAddress.argtypes = [ctypes.c_void_p] * 2
-    library.cuLaunchKernel.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3]
+    library.cuLaunchKernelEx.argtypes = [ctypes.c_void_p] * 4
     return library
 
 
@@ -97,11 +105,19 @@ def replace_address(tensor_map: int, tensor: int | None) -> None:
     check(driver().cuTensorMapReplaceAddress(tensor_map, tensor), "a tensor map")
 
 
+def empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A fresh tensor on the current device, as PyTorch's compiled code makes it: not by way of the dispatcher."""
+    y: Tensor = _empty_strided_cuda(shape, strides, dtype)
+    return y
+
+
 class _Attribute(ctypes.Structure):
     _fields_ = (("name", ctypes.c_int), ("padding", ctypes.c_int), ("value", ctypes.c_uint * 16))
 
 
-class _Launch(ctypes.Structure):
+class LaunchConfig(ctypes.Structure):
+    """How a kernel runs; mirrors `CUlaunchConfig`."""
+
     _fields_ = (
         *((name, ctypes.c_uint) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "shared")),
         ("stream", ctypes.c_void_p),
@@ -115,7 +131,33 @@ def most_clusters(function: ctypes.c_void_p, cluster: int, threads: int, shared:
     if cluster == 1:
         return torch.cuda.get_device_properties(device).multi_processor_count
     attribute = _Attribute(_CLUSTER_DIMENSION, 0, (ctypes.c_uint * 16)(cluster, 1, 1))
-    launch = _Launch(cluster, 1, 1, threads, 1, 1, shared, None, ctypes.addressof(attribute), 1)
+    launch = LaunchConfig(cluster, 1, 1, threads, 1, 1, shared, None, ctypes.addressof(attribute), 1)
     count = ctypes.c_int()
     check(driver().cuOccupancyMaxActiveClusters(ctypes.byref(count), function, ctypes.byref(launch)), "its occupancy")
     return count.value
+
+
+class Launch:
+    """A kernel on a grid of blocks, ready to run with its one parameter, which lies at `address`.
+
+    For one thread at a time: the driver copies the parameter when it launches, so that it is used again.
+    """
+
+    def __init__(self, function: Any, grid: tuple[int, int], threads: int, shared: int, parameter: bytes) -> None:
+        self._memory, self.address = aligned(len(parameter))
+        ctypes.memmove(self.address, parameter, len(parameter))
+        self._parameters = (ctypes.c_void_p * 1)(self.address)
+        self._config = LaunchConfig(*grid, 1, threads, 1, 1, shared, None, None, 0)
+        config, parameters = (ctypes.c_void_p(ctypes.addressof(part)) for part in (self._config, self._parameters))
+        self._arguments = (config, function, parameters, None)
+        self._launch, self._current_stream = driver().cuLaunchKernelEx, torch._C._cuda_getCurrentRawStream
+        self._stream: int | None = None
+
+    def run(self, device: int) -> None:
+        """On PyTorch's current stream of the device, which has to be the current one."""
+        stream = self._current_stream(device)
+        if stream != self._stream:
+            self._config.stream = self._stream = stream
+        status = self._launch(*self._arguments)
+        if status:
+            check(status, "the launch")

@@ -122,12 +122,7 @@ class Kernel:
         strides = (ctypes.c_longlong * 4)(n, c, h[0] if h else 0, w)
         addresses = [None if t is None else t.data_ptr() for t in operands]
         call = Call(*addresses, y.data_ptr(), strides, self.pixels, *self.values)
-        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(call))
-        stream = torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
-        status = cuda_driver.driver().cuLaunchKernel(
-            self.function, *self.grid, 1, THREADS, 1, 1, self.shared, stream, parameters, None
-        )
-        cuda_driver.check(status, "the launch")
+        cuda_driver.Launch(self.function, self.grid, THREADS, self.shared, bytes(call)).run(torch._C._cuda_getDevice())
 
 
 @lru_cache(maxsize=4096)

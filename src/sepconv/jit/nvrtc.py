@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -117,10 +120,13 @@ def _core() -> Any:
 def _compiler() -> str:
     """NVRTC with its version. Raises CompilerError where it or cuda.core is missing.
 
-    cuda.core is looked for and not imported: that takes 60 ms (a Xeon, 2026-11-30), which a kernel on disk does not need.
+    cuda.core is looked for and not imported, and NVRTC is not loaded where it is known as an installed package: that would take
+    60 ms and 15 to 60 (a Xeon, 2026-11-30), which a kernel on disk does not need.
     """
     if not _is_there("cuda.core"):
         raise CompilerError(f"cuda.core is not installed; it compiles the kernels for GPUs. {INSTALL}")
+    if packages := list(_versions("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")):
+        return ", ".join([*packages, *_versions("cuda-bindings")])  # which choose one of them
     try:
         from cuda.bindings import nvrtc
 
@@ -128,6 +134,13 @@ def _compiler() -> str:
     except Exception as error:  # a missing library is an error of the binding's own kind
         raise CompilerError(f"NVRTC cannot be loaded ({error}); it compiles the kernels for GPUs. {INSTALL}") from error
     return f"NVRTC {major}.{minor}"
+
+
+def _versions(*packages: str) -> Iterator[str]:
+    """Those that are installed, with their versions."""
+    for package in packages:
+        with suppress(PackageNotFoundError):
+            yield f"{package} {version(package)}"
 
 
 def _is_there(module: str) -> bool:
