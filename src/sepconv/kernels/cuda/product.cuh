@@ -54,13 +54,14 @@ struct Sums {
 struct Turn {
   int group;
 
-  __device__ __forceinline__ void wait() const {
-    if (kTurns) threads_meet(place(group), kRoleThreads);
+  // In the last pass of a tile, which gives its slots back for the next one, both go on: the sooner it is through, the better. Room for the
+  // weights of both is needed there: of a part that comes two rounds later a barrier would say that it is there when the one before it is.
+  static __device__ __forceinline__ bool is_taken(bool is_last) {
+    return kTurns && !(is_last && kPasses > 1 && kWeightStages >= 2 * kWeightParts);
   }
+  __device__ __forceinline__ void wait() const { threads_meet(place(group), kRoleThreads); }
   // To the other group; at the beginning from the second one to the first.
-  __device__ __forceinline__ void pass_on() const {
-    if (kTurns) threads_arrive(place(1 - group), kRoleThreads);
-  }
+  __device__ __forceinline__ void pass_on() const { threads_arrive(place(1 - group), kRoleThreads); }
 
  private:
   static __device__ __forceinline__ int place(int group) { return 5 + group; }
@@ -136,7 +137,8 @@ __device__ __forceinline__ void wait_for_chunks(const Pass& pass, Ring<kSlots> f
 template <typename Between>
 __device__ __forceinline__ void multiply_pass(Sums& sums, Ring<kSlots>& slot, const Pass& pass, Weights& weights, Between between) {
   Ring<kSlots> before;
-  pass.turn.wait();
+  const bool in_turn = Turn::is_taken(pass.is_last);
+  if (in_turn) pass.turn.wait();
 #pragma unroll
   for (int batch = 0; batch < kBatches; ++batch) {
     const int begin = batch * kTogether, end = begin + kTogether < kChunks ? begin + kTogether : kChunks;
@@ -161,7 +163,7 @@ __device__ __forceinline__ void multiply_pass(Sums& sums, Ring<kSlots>& slot, co
       }
     }
     multiply_commit();
-    if (batch + 1 == kBatches) pass.turn.pass_on();
+    if (in_turn && batch + 1 == kBatches) pass.turn.pass_on();
     if (batch > 0) {
       multiply_wait<1>();
       pass.release(before, kTogether);
@@ -271,7 +273,7 @@ class Product {
 
   __device__ __forceinline__ void compute(const Parts& parts) {
     Sums held;
-    if (turn_.group == 1) turn_.pass_on();
+    if (kTurns && turn_.group == 1) turn_.pass_on();
     for_items(parts, [&](const Item& item) {
 #pragma unroll 1
       for (int row = item.begin; row < item.end; ++row) {
