@@ -59,12 +59,8 @@ class Emulator:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for source in (
-            *SOURCES.glob("*.cuh"),
-            SOURCES / "portable.cu",
-            *EMULATED.iterdir(),
-        ):  # these in the place of those
-            shutil.copy(source, folder)
+        shutil.copytree(SOURCES, folder, dirs_exist_ok=True)
+        shutil.copytree(EMULATED, folder, dirs_exist_ok=True)  # these in the place of those
 
     def build(self, wanted: nvrtc.Build) -> ctypes.CDLL:
         library = self.folder / f"{hashlib.sha256(repr(wanted.defines).encode()).hexdigest()}.so"
@@ -181,6 +177,33 @@ def test_an_image_has_the_same_bits_in_every_batch(run: Run) -> None:
     y = run(tensors, BLOCKS)
     last = [tensors[0][-1:], *tensors[1:]]
     assert same_bits(run(last, replace(BLOCKS, N=1)), y[-1:])
+
+
+@needs_compiler
+@pytest.mark.parametrize(("first", "between"), [(0, 0), (8, 8), (8, 3), (1, 15)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], **by_dtype)
+def test_channels_that_lie_together_on_whole_vectors_and_not(
+    run: Run, dtype: torch.dtype, first: int, between: int
+) -> None:
+    """x is some channels of a larger image: from `first` on, and with so many more of others before the next pixel's."""
+    tensors = tensors_of(BLOCKS, dtype, form="channels_last")
+    n, c, h, w = tensors[0].shape
+    larger = torch.full((n, h, w, first + c + between), NAN, dtype=dtype)
+    x = larger[..., first : first + c].permute(0, 3, 1, 2)
+    tensors[0] = x.copy_(tensors[0])
+    vectors = first % 8 == 0 and between % 8 == 0
+    for tile in TILES:
+        config = PortableConfig(tile, True, 1, 1)
+        kernel = portable._kernel(problem_of(tensors, BLOCKS), config, SMALL_GPU)
+        assert kernel._has_vectors(x) is vectors
+        check_run(run, tensors, BLOCKS, config=config)
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", [replace(BLOCKS, K=(7, 9), padding=4), replace(BLOCKS, K=(1, 70), L=(3, 90))], ids=str)
+def test_windows_of_many_taps(run: Run, case: Case) -> None:
+    for dtype in (torch.float32, torch.float16):
+        check_run(run, tensors_of(case, dtype), case)
 
 
 def numbers(*values: int) -> st.SearchStrategy[int]:

@@ -101,6 +101,7 @@ class Call(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in (*Operands._fields, "y")),
         ("x_strides", ctypes.c_longlong * 4),
         ("pixels", ctypes.c_longlong),
+        ("vectors", ctypes.c_int),
         ("depthwise_value", ctypes.c_float),
         ("pointwise_value", ctypes.c_float),
     )
@@ -115,14 +116,22 @@ class Kernel:
     shared: int
     pixels: int
     values: tuple[float, float]
+    vector: int  # channels that are loaded at once where they lie together; 0: never
 
     def run(self, operands: Operands, y: Tensor) -> None:
         """Compute y on PyTorch's current stream of the current device; weights are dense, the residual has the strides of y."""
         n, c, *h, w = operands.x.stride()
         strides = (ctypes.c_longlong * 4)(n, c, h[0] if h else 0, w)
         addresses = [None if t is None else t.data_ptr() for t in operands]
-        call = Call(*addresses, y.data_ptr(), strides, self.pixels, *self.values)
+        call = Call(*addresses, y.data_ptr(), strides, self.pixels, self._has_vectors(operands.x), *self.values)
         cuda_driver.Launch(self.function, self.grid, THREADS, self.shared, bytes(call)).run(torch._C._cuda_getDevice())
+
+    def _has_vectors(self, x: Tensor) -> bool:
+        """Whether the channels of each pixel lie together, and on whole vectors."""
+        n, c, *rest = x.stride()
+        if not self.vector or c != 1:
+            return False
+        return x.data_ptr() % (self.vector * x.itemsize) == 0 and not any(step % self.vector for step in (n, *rest))
 
 
 @lru_cache(maxsize=4096)
@@ -139,7 +148,10 @@ def _kernel(problem: Problem, config: PortableConfig, device: Device) -> Kernel:
     grid = (math.ceil(pixels / config.tile), config.splits)
     epilogue = problem.epilogue
     values = (epilogue.depthwise_activation.value, epilogue.pointwise_activation.value)
-    return Kernel(cuda_driver.load(code, "sepconv_portable", shared), grid, shared, pixels, values)
+    vector = min(config.tile // 8, 16 // problem.dtype.itemsize)
+    whole = problem.depth_multiplier == 1 and problem.in_channels % vector == 0
+    function = cuda_driver.load(code, "sepconv_portable", shared)
+    return Kernel(function, grid, shared, pixels, values, vector if whole else 0)
 
 
 def _laid_out(problem: Problem, operands: Operands) -> Operands:

@@ -10,6 +10,7 @@ from sepconv.tuning.hopper import terms
 BLOCK, CHUNK = 128, 32  # output channels, and middle channels, that are multiplied together: kernels/cuda/portable.cu
 TILES = (64, 32, 16)
 _PITCH = CHUNK + 8
+_MOST_TAPS = 64  # with fewer they lie in shared memory
 _SHARED_KIB = {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227}  # that a block may have; elsewhere:
 _LEAST_SHARED_KIB = 99
 
@@ -36,7 +37,9 @@ class PortableConfig:
 def shared_bytes(problem: Problem, tile: int, resident: bool) -> int:
     """The shared memory of a block; mirrors kSharedBytes in kernels/cuda/portable.cu."""
     operands = math.ceil(problem.in_channels * problem.depth_multiplier / CHUNK) if resident else 2
-    return (operands * tile + 2 * BLOCK) * terms(problem) * _PITCH * 2
+    taps = math.prod(problem.kernel_size)
+    tap_floats = (taps + 1) * CHUNK if taps < _MOST_TAPS else 0
+    return (operands * tile + 2 * BLOCK) * terms(problem) * _PITCH * 2 + 2 * tap_floats * 4
 
 
 def configuration(problem: Problem, device: Device) -> PortableConfig:

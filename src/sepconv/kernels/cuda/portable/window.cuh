@@ -1,0 +1,149 @@
+// The window's step: each thread has one output pixel of the tile and some channels of a chunk at a time, and reads x where it lies.
+#pragma once
+
+#include "../activation.cuh"
+#include "../terms.cuh"
+#include "problem.cuh"
+
+namespace sepconv {
+
+template <int Count>
+__device__ __forceinline__ void store_pairs(u16* to, const u32 (&pairs)[Count]) {
+  if constexpr (Count == 4) *reinterpret_cast<uint4*>(to) = {pairs[0], pairs[1], pairs[2], pairs[3]};
+  else if constexpr (Count == 2) *reinterpret_cast<uint2*>(to) = {pairs[0], pairs[1]};
+  else *reinterpret_cast<u32*>(to) = pairs[0];
+}
+template <int Count>
+__device__ __forceinline__ void store_terms(u16* to, int term_step, float (&v)[Count]) {
+#pragma unroll
+  for (int t = 0; t < kTerms; ++t) {
+    u32 pairs[Count / 2];
+#pragma unroll
+    for (int i = 0; i < Count / 2; ++i) pairs[i] = take_term<false>(v[2 * i], v[2 * i + 1], t + 1 == kTerms);
+    store_pairs(to + t * term_step, pairs);
+  }
+}
+
+// As many bytes as are loaded at once.
+template <int Bytes>
+struct alignas(Bytes) Piece {
+  u32 words[Bytes / 4];
+};
+
+__device__ __forceinline__ u32 bits_of(float stored) { return __float_as_uint(stored); }
+__device__ __forceinline__ u32 bits_of(u16 stored) { return stored; }
+// One element of a piece of a tensor.
+template <int Bytes>
+__device__ __forceinline__ float number_in(const Piece<Bytes>& piece, int i) {
+  if constexpr (kElement == Element::float32) return __uint_as_float(piece.words[i]);
+  else return unpack(u16(piece.words[i / 2] >> i % 2 * 16));
+}
+
+// Neighbouring elements, which lie on whole vectors.
+template <int Count>
+__device__ __forceinline__ void load_vector(float (&v)[Count], const void* from) {
+  constexpr int kBytes = Count * int(sizeof(float)) < 16 ? Count * int(sizeof(float)) : 16;
+#pragma unroll
+  for (int i = 0; i < Count * 4 / kBytes; ++i) {
+    const Piece<kBytes> piece = static_cast<const Piece<kBytes>*>(from)[i];
+#pragma unroll
+    for (int j = 0; j < kBytes / 4; ++j) v[i * (kBytes / 4) + j] = __uint_as_float(piece.words[j]);
+  }
+}
+
+class Window {
+ public:
+  __device__ __forceinline__ Window(const Call& call, long long tile, int thread) : call_(call) {
+    in_tile_ = kChannelsLast ? thread / kUnits : thread % kTile;
+    unit_ = kChannelsLast ? thread % kUnits : thread / kTile;
+    exists_ = in_tile_ < left_of(call, tile);
+    const Pixel at = Pixel(tile * kTile).after(in_tile_);
+    row_ = at.row() * kStrideH - kPaddingH, column_ = at.column() * kStrideW - kPaddingW;
+    first_ = call.x + at.image * call.x_strides[0] + row_ * call.x_strides[2] + column_ * call.x_strides[3];
+  }
+
+  // A chunk of the operand. `taps`: those of the chunk, in shared memory.
+  __device__ __forceinline__ void compute(u16* operand, const float* taps, int chunk) const {
+    const int channel = chunk * kChunk + unit_ * kUnit;
+    float sum[kUnit];
+    load_taps(sum, taps, kTaps, channel);
+    if (kChannelsLast && call_.vectors) add<true>(sum, taps, channel);
+    else add<false>(sum, taps, channel);
+#pragma unroll
+    for (int i = 0; i < kUnit; ++i) {
+      const bool is_number = exists_ && is_middle(channel, i);
+      sum[i] = is_number ? activate<kDepthwiseActivation>(sum[i], call_.depthwise_value) : 0.f;
+    }
+    store_terms(operand + in_tile_ * kPitch + unit_ * kUnit, kOperandTerm, sum);
+  }
+
+ private:
+  // Taps of a row whose loads are on their way at once: more of them would take too many registers. (Not where x lies in another order than y.)
+  static constexpr int kMostAtOnce = 16 / kUnit, kAtOnce = kKernelW < kMostAtOnce ? kKernelW : kMostAtOnce;
+
+  // Whether one of some channels from `channel` on exists.
+  static __device__ __forceinline__ bool is_middle(int channel, int i) {
+    if (kMiddle % kChunk == 0) return true;
+    return (kMiddle % kUnit == 0 ? channel : channel + i) < kMiddle;
+  }
+
+  // One tap of some channels, or behind the last tap their biases.
+  __device__ __forceinline__ void load_taps(float (&v)[kUnit], const float* taps, int tap, int channel) const {
+    if constexpr (kTapsInShared) {
+      load_vector(v, taps + tap * kChunk + unit_ * kUnit);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kUnit; ++i) v[i] = is_middle(channel, i) ? tap_of(tap, channel + i) : 0.f;
+    }
+  }
+  __device__ __forceinline__ float tap_of(int tap, int channel) const {
+    if (tap < kTaps) return number(__ldg(call_.depthwise_weight + channel * kTaps + tap));
+    return kDepthwiseBias ? number(__ldg(call_.depthwise_bias + channel)) : 0.f;
+  }
+
+  template <bool Vectors>
+  __device__ __forceinline__ void add(float (&sum)[kUnit], const float* taps, int channel) const {
+#pragma unroll 1
+    for (int h = 0; h < kKernelH; ++h) {
+      const bool has_row = unsigned(row_ + h * kDilationH) < unsigned(kInH);
+#pragma unroll(Vectors == kChannelsLast ? kAtOnce : 1)
+      for (int w = 0; w < kKernelW; ++w) {
+        const bool exists = exists_ && has_row && unsigned(column_ + w * kDilationW) < unsigned(kInW);
+        float x[kUnit], tap[kUnit];
+        load_x<Vectors>(x, first_ + h * kDilationH * call_.x_strides[2] + w * kDilationW * call_.x_strides[3], channel, exists);
+        load_taps(tap, taps, h * kKernelW + w, channel);
+#pragma unroll
+        for (int i = 0; i < kUnit; ++i) sum[i] = fmaf(tap[i], x[i], sum[i]);
+      }
+    }
+  }
+
+  // Some channels of a pixel of x, zeros where it does not exist: a tap that is no number makes a result that is none, which is computed again.
+  template <bool Vectors>
+  __device__ __forceinline__ void load_x(float (&v)[kUnit], const Stored* pixel, int channel, bool exists) const {
+    if constexpr (Vectors) {
+      constexpr int kBytes = kUnit * int(sizeof(Stored)) < 16 ? kUnit * int(sizeof(Stored)) : 16, kIn = kBytes / int(sizeof(Stored));
+#pragma unroll
+      for (int i = 0; i < kUnit; i += kIn) {
+        Piece<kBytes> piece = {};
+        if (exists && is_middle(channel, i)) piece = *reinterpret_cast<const Piece<kBytes>*>(pixel + channel + i);
+#pragma unroll
+        for (int j = 0; j < kIn; ++j) v[i + j] = number_in(piece, j);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kUnit; ++i) {
+        Stored stored = {};
+        if (exists && is_middle(channel, i)) stored = __ldg(pixel + (channel + i) / kMultiplier * call_.x_strides[1]);
+        v[i] = number(stored);
+      }
+    }
+  }
+
+  const Call& call_;
+  const Stored* first_;  // the first pixel of the window, which may lie outside of x
+  int in_tile_, unit_, row_, column_;
+  bool exists_;
+};
+
+}  // namespace sepconv
