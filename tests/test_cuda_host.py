@@ -130,10 +130,15 @@ def test_boxes_are_what_a_stage_a_result_and_a_part_of_the_weights_hold(driver: 
 def test_a_tensor_map_is_changed_only_where_its_tensor_is_another(driver: Driver) -> None:
     problem = replace(B, batch=1, size=(1024,)).problem(torch.float16, "ieee")
     launch = kernel_of(problem).launch()
+
+    def fill(*addresses: int) -> None:
+        assert launch.fill(addresses)
+        launch.addresses = addresses
+
     for _ in range(3):
-        launch.fill((0x100, 0x200, 0x300, 0, 0x400, 0x500))
+        fill(0x100, 0x200, 0x300, 0, 0x400, 0, 0x500)
     assert [tensor for _, tensor in driver.named("cuTensorMapReplaceAddress")] == [0x100, 0x500, 0x300]
-    launch.fill((0x100, 0x200, 0x700, 0, 0x400, 0x500))
+    fill(0x100, 0x200, 0x700, 0, 0x400, 0, 0x500)
     ((address, tensor),) = driver.named("cuTensorMapReplaceAddress")[3:]
     assert tensor == 0x700
     assert address == launch.address + cuda.Call.weight_map.offset

@@ -58,7 +58,7 @@ class Emulator:
     """Stands for the compiler and for the driver: kernels are built for the CPU, and run where they are launched."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.has_vectors = folder, False
         shutil.copytree(SOURCES, folder, dirs_exist_ok=True)
         shutil.copytree(EMULATED, folder, dirs_exist_ok=True)  # these in the place of those
 
@@ -76,7 +76,9 @@ class Emulator:
     def cuLaunchKernelEx(self, config: Any, kernel: ctypes.CDLL, parameters: Any, _: None) -> int:  # noqa: N802
         how = cuda_driver.LaunchConfig.from_address(config.value)
         assert (how.block_x, how.shared) == (256, kernel.size_of_shared_memory())
-        kernel.run(ctypes.c_void_p.from_address(parameters.value), how.grid_x, how.grid_y)
+        parameter = ctypes.c_void_p.from_address(parameters.value)
+        self.has_vectors = bool(portable.Call.from_address(parameter.value).vectors)
+        kernel.run(parameter, how.grid_x, how.grid_y)
         return 0
 
 
@@ -94,6 +96,7 @@ def in_place_of_a_gpu(emulator: Emulator) -> Iterator[None]:
         patch.setattr(nvrtc, "cubin", emulator.build)
         patch.setattr(cuda_driver, "load", lambda code, name, shared: code)
         patch.setattr(cuda_driver, "driver", lambda: emulator)
+        patch.setattr(cuda_driver, "empty", lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype))
         patch.setattr(torch.cuda, "device", lambda _: nullcontext())
         patch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
         patch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 0, raising=False)
@@ -183,7 +186,7 @@ def test_an_image_has_the_same_bits_in_every_batch(run: Run) -> None:
 @pytest.mark.parametrize(("first", "between"), [(0, 0), (8, 8), (8, 3), (1, 15)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], **by_dtype)
 def test_channels_that_lie_together_on_whole_vectors_and_not(
-    run: Run, dtype: torch.dtype, first: int, between: int
+    run: Run, emulator: Emulator, dtype: torch.dtype, first: int, between: int
 ) -> None:
     """x is some channels of a larger image: from `first` on, and with so many more of others before the next pixel's."""
     tensors = tensors_of(BLOCKS, dtype, form="channels_last")
@@ -191,12 +194,27 @@ def test_channels_that_lie_together_on_whole_vectors_and_not(
     larger = torch.full((n, h, w, first + c + between), NAN, dtype=dtype)
     x = larger[..., first : first + c].permute(0, 3, 1, 2)
     tensors[0] = x.copy_(tensors[0])
-    vectors = first % 8 == 0 and between % 8 == 0
     for tile in TILES:
-        config = PortableConfig(tile, True, 1, 1)
-        kernel = portable._kernel(problem_of(tensors, BLOCKS), config, SMALL_GPU)
-        assert kernel._has_vectors(x) is vectors
-        check_run(run, tensors, BLOCKS, config=config)
+        check_run(run, tensors, BLOCKS, config=PortableConfig(tile, True, 1, 1))
+        assert emulator.has_vectors is (first % 8 == 0 and between % 8 == 0)
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", [BLOCKS, BY_ID["2d-residual-activated"]], ids=str)
+def test_a_direct_call_is_for_operands_that_lie_as_the_kernel_reads_them(run: Run, case: Case) -> None:
+    tensors = tensors_of(case)
+    problem, options = problem_of(tensors, case, "ieee"), canonical(case.rank, Operands(*tensors), words(case))
+    backend = PortableBackend()
+    how = (problem, backend.configure(problem, SMALL_GPU)[0], Operands(*tensors), options, SMALL_GPU)
+    direct = backend.direct_call(*how)
+    assert direct is not None
+    for factor in (1, -3):
+        tensors[0] = tensors[0] * factor
+        y = direct(Operands(*tensors))
+        assert y is not None
+        assert same_bits(y, run(tensors, case, "ieee"))
+    tensors[1] = tensors[1].repeat_interleave(2, dim=2)[:, :, ::2]
+    assert backend.direct_call(*how[:2], Operands(*tensors), *how[3:]) is None
 
 
 @needs_compiler

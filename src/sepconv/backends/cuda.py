@@ -2,10 +2,9 @@
 
 import ctypes
 import math
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -206,35 +205,31 @@ class Call(ctypes.Structure):
 
 
 class _Launch(cuda_driver.Launch):
-    """The kernel with the addresses of its last call: what another call has in common with it stays.
-
-    `maps` says by the place of an address which tensor map describes its tensor, if one does.
-    """
+    """The kernel with the addresses of its last call. `maps`: tensor maps, by the place of the tensor that they describe."""
 
     def __init__(self, function: Any, grid: int, shared: int, call: Call, maps: dict[int, Any]) -> None:
         super().__init__(function, (grid, 1), THREADS, shared, bytes(call))
-        self.addresses: tuple[int, ...] = (0,) * len(_ADDRESSES)
         self._places = (ctypes.c_uint64 * len(_ADDRESSES)).from_address(self.address + Call.x.offset)
         self._maps = {place: self.address + tensor_map.offset for place, tensor_map in maps.items()}
 
-    def fill(self, addresses: tuple[int, ...]) -> None:
-        """Put in the addresses of the tensors (0: there is none), in the order of `_ADDRESSES`."""
+    def fill(self, addresses: tuple[int, ...]) -> bool:
+        x, _, pointwise_weight, *_, y = addresses
+        if (x | pointwise_weight) % ROW_BYTES:
+            return False
         for place, tensor_map in self._maps.items():
             if addresses[place] != self.addresses[place]:
                 cuda_driver.replace_address(tensor_map, addresses[place])
-        self._places[:] = list(addresses)
-        self.addresses = addresses
+        self._places[:] = [*addresses[:5], y]
+        return True
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A loaded kernel with everything of its call that is no tensor. `launch` makes what one thread launches it with."""
+    """A loaded kernel: `launch` makes what a thread launches it with. `compute_dense` takes dense operands, and gives None
+    where x or the pointwise weight does not lie on a multiple of 16 bytes."""
 
     launch: Callable[[], _Launch]
-    device: int
-    y_shape: tuple[int, ...]
-    y_strides: tuple[int, ...]
-    dtype: torch.dtype
+    compute_dense: Callable[[Operands], Tensor | None]
     layout: str
 
     def compute(self, operands: Operands) -> Tensor:
@@ -243,43 +238,6 @@ class Kernel:
         y = self.compute_dense(Operands(_aligned_16(x), depthwise_weight, _aligned_16(pointwise_weight), *rest))
         assert y is not None
         return y
-
-    @cached_property
-    def compute_dense(self) -> Callable[[Operands], Tensor | None]:
-        """The same of dense operands; None where x or the pointwise weight does not lie on a multiple of 16 bytes.
-
-        Behind cold caches each thing that is looked up counts, so all of them are at hand.
-        """
-        empty, shape, strides, dtype = cuda_driver.empty, self.y_shape, self.y_strides, self.dtype
-        device, current_device, own = self.device, torch._C._cuda_getDevice, threading.local()
-
-        def compute(operands: Operands) -> Tensor | None:
-            x, depthwise_weight, pointwise_weight, depthwise_bias, pointwise_bias, _ = operands
-            x_address, pointwise_address = x.data_ptr(), pointwise_weight.data_ptr()
-            if (x_address | pointwise_address) % ROW_BYTES:
-                return None
-            if current_device() != device:
-                with torch.cuda.device(device):
-                    return compute(operands)
-            y = empty(shape, strides, dtype)
-            try:
-                launch: _Launch = own.launch
-            except AttributeError:
-                launch = own.launch = self.launch()
-            addresses = (
-                x_address,
-                depthwise_weight.data_ptr(),
-                pointwise_address,
-                0 if depthwise_bias is None else depthwise_bias.data_ptr(),
-                0 if pointwise_bias is None else pointwise_bias.data_ptr(),
-                y.data_ptr(),
-            )
-            if addresses != launch.addresses:
-                launch.fill(addresses)
-            launch.run(device)
-            return y
-
-        return compute
 
 
 @lru_cache(maxsize=4096)
@@ -313,9 +271,10 @@ def _kernel(problem: Problem, config: CudaConfig, device: int) -> Kernel:
         cuda_driver.encode(call.weight_map, problem.dtype, channels, weight_box, SWIZZLE_128)
     walkers = min(clusters, strips * call.parts)
     call.stays = _rows_that_stay(problem, config, walkers, torch.cuda.get_device_properties(device).L2_cache_size)
-    maps = {0: Call.x_map, 5: Call.y_map} | ({2: Call.weight_map} if config.weight_stages else {})
+    maps = {0: Call.x_map, 6: Call.y_map} | ({2: Call.weight_map} if config.weight_stages else {})
     launch = partial(_Launch, function, config.cluster * walkers, shared, call, maps)
-    return Kernel(launch, device, problem.output_shape, problem.output_strides, problem.dtype, problem.layout)
+    dense = cuda_driver.call_of(launch, device, problem.output_shape, problem.output_strides, problem.dtype)
+    return Kernel(launch, dense, problem.layout)
 
 
 def _rows_that_stay(problem: Problem, config: CudaConfig, walkers: int, cache: int) -> int:

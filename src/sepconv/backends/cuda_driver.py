@@ -6,11 +6,15 @@ import ctypes
 import itertools
 import operator
 import sys
+import threading
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from sepconv.problem import Operands
 
 ROW_BYTES = 16  # rows of tensors that the copy engine takes begin on multiples of so many
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -140,7 +144,8 @@ def most_clusters(function: ctypes.c_void_p, cluster: int, threads: int, shared:
 class Launch:
     """A kernel on a grid of blocks, ready to run with its one parameter, which lies at `address`.
 
-    For one thread at a time: the driver copies the parameter when it launches, so that it is used again.
+    For one thread at a time: the driver copies the parameter when it launches, so that it is used again. `addresses` are those of
+    its last operands and result.
     """
 
     def __init__(self, function: Any, grid: tuple[int, int], threads: int, shared: int, parameter: bytes) -> None:
@@ -152,6 +157,11 @@ class Launch:
         self._arguments = (config, function, parameters, None)
         self._launch, self._current_stream = driver().cuLaunchKernelEx, torch._C._cuda_getCurrentRawStream
         self._stream: int | None = None
+        self.addresses: tuple[int, ...] = (0,) * (len(Operands._fields) + 1)
+
+    def fill(self, addresses: tuple[int, ...]) -> bool:
+        """Put in the addresses of operands and result (0: there is none). False where the kernel cannot compute these."""
+        raise NotImplementedError
 
     def run(self, device: int) -> None:
         """On PyTorch's current stream of the device, which has to be the current one."""
@@ -161,3 +171,42 @@ class Launch:
         status = self._launch(*self._arguments)
         if status:
             check(status, "the launch")
+
+
+class _OfThread(threading.local):
+    def __init__(self, make: Callable[[], Launch]) -> None:
+        self.launch = make()
+
+
+def call_of(
+    make: Callable[[], Launch], device: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
+) -> Callable[[Operands], Tensor | None]:
+    """A loaded kernel as a function of operands that lie as it reads them: y in a fresh tensor, on PyTorch's current stream.
+
+    None for operands that `fill` refuses. Behind cold caches each thing that is looked up counts, so all of them are at hand.
+    """
+    of_thread, current_device = _OfThread(make), torch._C._cuda_getDevice
+
+    def call(operands: Operands) -> Tensor | None:
+        if current_device() != device:
+            with torch.cuda.device(device):
+                return call(operands)
+        x, depthwise_weight, pointwise_weight, depthwise_bias, pointwise_bias, residual = operands
+        y, launch = empty(shape, strides, dtype), of_thread.launch
+        addresses = (
+            x.data_ptr(),
+            depthwise_weight.data_ptr(),
+            pointwise_weight.data_ptr(),
+            0 if depthwise_bias is None else depthwise_bias.data_ptr(),
+            0 if pointwise_bias is None else pointwise_bias.data_ptr(),
+            0 if residual is None else residual.data_ptr(),
+            y.data_ptr(),
+        )
+        if addresses != launch.addresses:
+            if not launch.fill(addresses):
+                return None
+            launch.addresses = addresses
+        launch.run(device)
+        return y
+
+    return call

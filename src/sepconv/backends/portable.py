@@ -4,7 +4,7 @@ import ctypes
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -65,21 +65,35 @@ class PortableBackend:
 
     def forward(self, problem: Problem, config: object, operands: Operands, options: Options, device: Device) -> Tensor:
         assert isinstance(config, PortableConfig)
-        y = operands.x.new_empty_strided(problem.output_shape, problem.output_strides)
-        if y.numel():
-            with torch.cuda.device(operands.x.device):
-                _kernel(problem, config, device).run(_laid_out(problem, operands), y)
+        if not math.prod(problem.output_shape):
+            return operands.x.new_empty_strided(problem.output_shape, problem.output_strides)
+        laid_out = _laid_out(problem, operands)
+        y = _on_operands_like(laid_out, problem, config, device)(laid_out)
+        assert y is not None
         return y
 
     def direct_call(
         self, problem: Problem, config: object, like: Operands, options: Options, device: Device
     ) -> Callable[[Operands], Tensor | None] | None:
-        return None
+        assert isinstance(config, PortableConfig)
+        laid_out = _laid_out(problem, like)
+        as_they_are = all(one is other for one, other in zip(like, laid_out, strict=True))
+        if not math.prod(problem.output_shape) or _wanted(problem, device) in _FAILURES or not as_they_are:
+            return None
+        return _on_operands_like(like, problem, config, device)
 
     def gradients(
         self, problem: Problem, grad: Tensor, operands: Operands, options: Options, wanted: list[bool]
     ) -> list[Tensor]:
         return EagerBackend().gradients(problem, grad, operands, options, wanted)
+
+
+def _on_operands_like(
+    like: Operands, problem: Problem, config: PortableConfig, device: Device
+) -> Callable[[Operands], Tensor | None]:
+    assert device.index is not None
+    with torch.cuda.device(device.index):
+        return _kernel(problem, config, device).on_operands_like(like, problem, device.index)
 
 
 def _wanted(problem: Problem, device: Device) -> nvrtc.Build:
@@ -107,6 +121,20 @@ class Call(ctypes.Structure):
     )
 
 
+class _Launch(cuda_driver.Launch):
+    """The kernel with the addresses of its last call. Vectors of x are loaded from multiples of `vector_bytes` (0: from none)."""
+
+    def __init__(self, function: Any, grid: tuple[int, int], shared: int, call: Call, vector_bytes: int) -> None:
+        super().__init__(function, grid, THREADS, shared, bytes(call))
+        self._call, self._vector_bytes = Call.from_address(self.address), vector_bytes
+        self._places = (ctypes.c_uint64 * len(self.addresses)).from_address(self.address)
+
+    def fill(self, addresses: tuple[int, ...]) -> bool:
+        self._call.vectors = bool(self._vector_bytes) and addresses[0] % self._vector_bytes == 0
+        self._places[:] = list(addresses)
+        return True
+
+
 @dataclass(frozen=True)
 class Kernel:
     """A loaded kernel with everything of its call that is no tensor."""
@@ -114,24 +142,19 @@ class Kernel:
     function: Any
     grid: tuple[int, int]
     shared: int
-    pixels: int
     values: tuple[float, float]
-    vector: int  # channels that are loaded at once where they lie together; 0: never
+    vector: int  # channels that are loaded at once where they lie together on whole vectors; 0: none do
 
-    def run(self, operands: Operands, y: Tensor) -> None:
-        """Compute y on PyTorch's current stream of the current device; weights are dense, the residual has the strides of y."""
-        n, c, *h, w = operands.x.stride()
-        strides = (ctypes.c_longlong * 4)(n, c, h[0] if h else 0, w)
-        addresses = [None if t is None else t.data_ptr() for t in operands]
-        call = Call(*addresses, y.data_ptr(), strides, self.pixels, self._has_vectors(operands.x), *self.values)
-        cuda_driver.Launch(self.function, self.grid, THREADS, self.shared, bytes(call)).run(torch._C._cuda_getDevice())
-
-    def _has_vectors(self, x: Tensor) -> bool:
-        """Whether the channels of each pixel lie together, and on whole vectors."""
-        n, c, *rest = x.stride()
-        if not self.vector or c != 1:
-            return False
-        return x.data_ptr() % (self.vector * x.itemsize) == 0 and not any(step % self.vector for step in (n, *rest))
+    def on_operands_like(self, like: Operands, problem: Problem, device: int) -> Callable[[Operands], Tensor | None]:
+        """The kernel as a function of operands with these strides; weights are dense, the residual has the strides of y."""
+        n, c, *h, w = like.x.stride()
+        strides = (n, c, h[0] if h else 0, w)
+        together = c == 1 and not any(step % self.vector for step in (n, *h, w)) if self.vector else False
+        pixels = problem.batch * math.prod(problem.out_size)
+        call = Call(*[None] * 7, strides, pixels, False, *self.values)
+        vector_bytes = self.vector * problem.dtype.itemsize if together else 0
+        make = partial(_Launch, self.function, self.grid, self.shared, call, vector_bytes)
+        return cuda_driver.call_of(make, device, problem.output_shape, problem.output_strides, problem.dtype)
 
 
 @lru_cache(maxsize=4096)
@@ -151,7 +174,7 @@ def _kernel(problem: Problem, config: PortableConfig, device: Device) -> Kernel:
     vector = min(config.tile // 8, 16 // problem.dtype.itemsize)
     whole = problem.depth_multiplier == 1 and problem.in_channels % vector == 0
     function = cuda_driver.load(code, "sepconv_portable", shared)
-    return Kernel(function, grid, shared, pixels, values, vector if whole else 0)
+    return Kernel(function, grid, shared, values, vector if whole else 0)
 
 
 def _laid_out(problem: Problem, operands: Operands) -> Operands:
