@@ -58,7 +58,7 @@ class Emulator:
     """Stands for the compiler and for the driver: kernels are built for the CPU, and run where they are launched."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.has_vectors = folder, False
+        self.folder, self.is_dense = folder, False
         shutil.copytree(SOURCES, folder, dirs_exist_ok=True)
         shutil.copytree(EMULATED, folder, dirs_exist_ok=True)  # these in the place of those
 
@@ -77,7 +77,7 @@ class Emulator:
         how = cuda_driver.LaunchConfig.from_address(config.value)
         assert (how.block_x, how.shared) == (256, kernel.size_of_shared_memory())
         parameter = ctypes.c_void_p.from_address(parameters.value)
-        self.has_vectors = bool(portable.Call.from_address(parameter.value).vectors)
+        self.is_dense = bool(portable.Call.from_address(parameter.value).dense)
         kernel.run(parameter, how.grid_x, how.grid_y)
         return 0
 
@@ -183,20 +183,25 @@ def test_an_image_has_the_same_bits_in_every_batch(run: Run) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize(("first", "between"), [(0, 0), (8, 8), (8, 3), (1, 15)], ids=str)
+@pytest.mark.parametrize(("form", "first", "between", "is_dense"), [
+    ("plain", 0, 0, True), ("plain", 1, 0, True), ("plain", 0, 3, False),
+    ("channels_last", 0, 0, True), ("channels_last", 8, 0, True), ("channels_last", 1, 0, False), ("channels_last", 0, 8, False),
+], ids=str)  # fmt: skip
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], **by_dtype)
-def test_channels_that_lie_together_on_whole_vectors_and_not(
-    run: Run, emulator: Emulator, dtype: torch.dtype, first: int, between: int
+def test_an_x_that_is_dense_and_not(
+    run: Run, emulator: Emulator, dtype: torch.dtype, form: str, first: int, between: int, is_dense: bool
 ) -> None:
-    """x is some channels of a larger image: from `first` on, and with so many more of others before the next pixel's."""
-    tensors = tensors_of(BLOCKS, dtype, form="channels_last")
-    n, c, h, w = tensors[0].shape
-    larger = torch.full((n, h, w, first + c + between), NAN, dtype=dtype)
-    x = larger[..., first : first + c].permute(0, 3, 1, 2)
-    tensors[0] = x.copy_(tensors[0])
+    """x begins so many elements into a larger tensor, and between two of its pixels, or rows, there are so many others."""
+    tensors = tensors_of(BLOCKS, dtype, form=form)
+    last = form == "channels_last"
+    x = tensors[0].permute(0, 2, 3, 1) if last else tensors[0]
+    *sizes, n = x.shape
+    larger = torch.full((x.numel() // n * (n + between) + first,), NAN, dtype=dtype)
+    inside = larger[first:].view(*sizes, n + between)[..., :n].copy_(x)
+    tensors[0] = inside.permute(0, 3, 1, 2) if last else inside
     for tile in TILES:
         check_run(run, tensors, BLOCKS, config=PortableConfig(tile, True, 1, 1))
-        assert emulator.has_vectors is (first % 8 == 0 and between % 8 == 0)
+        assert emulator.is_dense is is_dense
 
 
 @needs_compiler

@@ -16,7 +16,7 @@ from sepconv.backends.eager import EagerBackend
 from sepconv.device import Device
 from sepconv.errors import CompilerError, StoreError
 from sepconv.jit import nvrtc
-from sepconv.problem import Operands, Options, Problem
+from sepconv.problem import CHANNELS_LAST, Operands, Options, Problem, dense_strides
 from sepconv.tuning import portable
 from sepconv.tuning.portable import PortableConfig
 
@@ -115,22 +115,22 @@ class Call(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in (*Operands._fields, "y")),
         ("x_strides", ctypes.c_longlong * 4),
         ("pixels", ctypes.c_longlong),
-        ("vectors", ctypes.c_int),
+        ("dense", ctypes.c_int),
         ("depthwise_value", ctypes.c_float),
         ("pointwise_value", ctypes.c_float),
     )
 
 
 class _Launch(cuda_driver.Launch):
-    """The kernel with the addresses of its last call. Vectors of x are loaded from multiples of `vector_bytes` (0: from none)."""
+    """The kernel with the addresses of its last call. An x on a multiple of `dense_bytes` counts as dense (0: none does)."""
 
-    def __init__(self, function: Any, grid: tuple[int, int], shared: int, call: Call, vector_bytes: int) -> None:
+    def __init__(self, function: Any, grid: tuple[int, int], shared: int, call: Call, dense_bytes: int) -> None:
         super().__init__(function, grid, THREADS, shared, bytes(call))
-        self._call, self._vector_bytes = Call.from_address(self.address), vector_bytes
+        self._call, self._dense_bytes = Call.from_address(self.address), dense_bytes
         self._places = (ctypes.c_uint64 * len(self.addresses)).from_address(self.address)
 
     def fill(self, addresses: tuple[int, ...]) -> bool:
-        self._call.vectors = bool(self._vector_bytes) and addresses[0] % self._vector_bytes == 0
+        self._call.dense = bool(self._dense_bytes) and addresses[0] % self._dense_bytes == 0
         self._places[:] = list(addresses)
         return True
 
@@ -143,17 +143,16 @@ class Kernel:
     grid: tuple[int, int]
     shared: int
     values: tuple[float, float]
-    vector: int  # channels that are loaded at once where they lie together on whole vectors; 0: none do
+    dense_bytes: int  # multiples of so many that a dense x has to lie on; 0: the kernel knows no dense x
 
     def on_operands_like(self, like: Operands, problem: Problem, device: int) -> Callable[[Operands], Tensor | None]:
         """The kernel as a function of operands with these strides; weights are dense, the residual has the strides of y."""
         n, c, *h, w = like.x.stride()
         strides = (n, c, h[0] if h else 0, w)
-        together = c == 1 and not any(step % self.vector for step in (n, *h, w)) if self.vector else False
+        dense_bytes = self.dense_bytes if _is_dense(like.x, problem.layout) else 0
         pixels = problem.batch * math.prod(problem.out_size)
         call = Call(*[None] * 7, strides, pixels, False, *self.values)
-        vector_bytes = self.vector * problem.dtype.itemsize if together else 0
-        make = partial(_Launch, self.function, self.grid, self.shared, call, vector_bytes)
+        make = partial(_Launch, self.function, self.grid, self.shared, call, dense_bytes)
         return cuda_driver.call_of(make, device, problem.output_shape, problem.output_strides, problem.dtype)
 
 
@@ -171,10 +170,23 @@ def _kernel(problem: Problem, config: PortableConfig, device: Device) -> Kernel:
     grid = (math.ceil(pixels / config.tile), config.splits)
     epilogue = problem.epilogue
     values = (epilogue.depthwise_activation.value, epilogue.pointwise_activation.value)
-    vector = min(config.tile // 8, 16 // problem.dtype.itemsize)
-    whole = problem.depth_multiplier == 1 and problem.in_channels % vector == 0
     function = cuda_driver.load(code, "sepconv_portable", shared)
-    return Kernel(function, grid, shared, values, vector if whole else 0)
+    return Kernel(function, grid, shared, values, _dense_bytes(problem, config))
+
+
+def _is_dense(x: Tensor, layout: str) -> bool:
+    """Whether x is dense in this order of its axes; the stride of an axis of size 1 does not count."""
+    dense = zip(x.shape, x.stride(), dense_strides(x.shape, layout), strict=True)
+    return all(stride == step for size, stride, step in dense if size > 1)
+
+
+def _dense_bytes(problem: Problem, config: PortableConfig) -> int:
+    """What `Call.dense` asks of x, in kernels/cuda/portable/window.cuh, where a thread has so many middle channels at a time."""
+    unit, item = config.tile // 8, problem.dtype.itemsize
+    if problem.layout != CHANNELS_LAST:
+        return item if unit % problem.depth_multiplier == 0 else 0
+    vector = min(unit, 16 // item)
+    return vector * item if problem.depth_multiplier == 1 and problem.in_channels % vector == 0 else 0
 
 
 def _laid_out(problem: Problem, operands: Operands) -> Operands:

@@ -38,7 +38,7 @@ struct Call {
   Stored* y;
   long long x_strides[4];  // of images, channels, rows and columns, in elements
   long long pixels;        // of all images together
-  int vectors;             // whether some channels of a pixel of x can be loaded at once: they lie together, on whole vectors
+  int dense;               // whether x is dense in the order of y, some channels make whole input channels or, with channels last, whole vectors
   float depthwise_value, pointwise_value;
 };
 

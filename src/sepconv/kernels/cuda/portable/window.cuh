@@ -51,6 +51,7 @@ __device__ __forceinline__ void load_vector(float (&v)[Count], const void* from)
   }
 }
 
+// Where x is dense in the order of y (a Dense window), the compiler knows all steps in it; else they come with the call.
 class Window {
  public:
   __device__ __forceinline__ Window(const Call& call, long long tile, int thread) : call_(call) {
@@ -59,7 +60,8 @@ class Window {
     exists_ = in_tile_ < left_of(call, tile);
     const Pixel at = Pixel(tile * kTile).after(in_tile_);
     row_ = at.row() * kStrideH - kPaddingH, column_ = at.column() * kStrideW - kPaddingW;
-    first_ = call.x + at.image * call.x_strides[0] + row_ * call.x_strides[2] + column_ * call.x_strides[3];
+    first_ = call.x + (call.dense ? at.image * kImageStep + row_ * kRowStep + column_ * kColumnStep
+                                  : at.image * call.x_strides[0] + row_ * call.x_strides[2] + column_ * call.x_strides[3]);
   }
 
   // A chunk of the operand. `taps`: those of the chunk, in shared memory.
@@ -67,7 +69,7 @@ class Window {
     const int channel = chunk * kChunk + unit_ * kUnit;
     float sum[kUnit];
     load_taps(sum, taps, kTaps, channel);
-    if (kChannelsLast && call_.vectors) add<true>(sum, taps, channel);
+    if (call_.dense) add<true>(sum, taps, channel);
     else add<false>(sum, taps, channel);
 #pragma unroll
     for (int i = 0; i < kUnit; ++i) {
@@ -78,8 +80,13 @@ class Window {
   }
 
  private:
-  // Taps of a row whose loads are on their way at once: more of them would take too many registers. (Not where x lies in another order than y.)
+  // In elements.
+  static constexpr long long kChannelStep = kChannelsLast ? 1 : kInH * (long long)(kInW), kColumnStep = kChannelsLast ? kChannels : 1;
+  static constexpr long long kRowStep = kInW * kColumnStep, kImageStep = kInH * (long long)(kInW) * kChannels;
+  // Taps of a row whose loads are on their way at once in a dense window: more of them would take too many registers.
   static constexpr int kMostAtOnce = 16 / kUnit, kAtOnce = kKernelW < kMostAtOnce ? kKernelW : kMostAtOnce;
+  // Elements that are loaded at once where channels lie together.
+  static constexpr int kVector = kUnit * kElementBytes < 16 ? kUnit : 16 / kElementBytes;
 
   // Whether one of some channels from `channel` on exists.
   static __device__ __forceinline__ bool is_middle(int channel, int i) {
@@ -101,16 +108,20 @@ class Window {
     return kDepthwiseBias ? number(__ldg(call_.depthwise_bias + channel)) : 0.f;
   }
 
-  template <bool Vectors>
+  template <bool Dense>
   __device__ __forceinline__ void add(float (&sum)[kUnit], const float* taps, int channel) const {
+    const Stored* row = first_ + (Dense ? channel / kMultiplier * kChannelStep : 0);
 #pragma unroll 1
-    for (int h = 0; h < kKernelH; ++h) {
-      const bool has_row = unsigned(row_ + h * kDilationH) < unsigned(kInH);
-#pragma unroll(Vectors == kChannelsLast ? kAtOnce : 1)
+    for (int h = 0; h < kKernelH; ++h, row += kDilationH * (Dense ? kRowStep : call_.x_strides[2])) {
+      const bool has_row = exists_ && unsigned(row_ + h * kDilationH) < unsigned(kInH);
+#pragma unroll(Dense ? kAtOnce : 1)
       for (int w = 0; w < kKernelW; ++w) {
-        const bool exists = exists_ && has_row && unsigned(column_ + w * kDilationW) < unsigned(kInW);
+        const bool exists = has_row && unsigned(column_ + w * kDilationW) < unsigned(kInW);
+        const Stored* const pixel = row + w * kDilationW * (Dense ? kColumnStep : call_.x_strides[3]);
         float x[kUnit], tap[kUnit];
-        load_x<Vectors>(x, first_ + h * kDilationH * call_.x_strides[2] + w * kDilationW * call_.x_strides[3], channel, exists);
+        if constexpr (!Dense) load_strided(x, pixel, channel, exists);
+        else if constexpr (kChannelsLast) load_together(x, pixel, channel, exists);
+        else load_apart(x, pixel, channel, exists);
         load_taps(tap, taps, h * kKernelW + w, channel);
 #pragma unroll
         for (int i = 0; i < kUnit; ++i) sum[i] = fmaf(tap[i], x[i], sum[i]);
@@ -119,25 +130,27 @@ class Window {
   }
 
   // Some channels of a pixel of x, zeros where it does not exist: a tap that is no number makes a result that is none, which is computed again.
-  template <bool Vectors>
-  __device__ __forceinline__ void load_x(float (&v)[kUnit], const Stored* pixel, int channel, bool exists) const {
-    if constexpr (Vectors) {
-      constexpr int kBytes = kUnit * int(sizeof(Stored)) < 16 ? kUnit * int(sizeof(Stored)) : 16, kIn = kBytes / int(sizeof(Stored));
+  static __device__ __forceinline__ float load(const Stored* from, bool exists) {
+    Stored stored = {};
+    if (exists) stored = __ldg(from);
+    return number(stored);
+  }
+  static __device__ __forceinline__ void load_apart(float (&v)[kUnit], const Stored* pixel, int channel, bool exists) {
 #pragma unroll
-      for (int i = 0; i < kUnit; i += kIn) {
-        Piece<kBytes> piece = {};
-        if (exists && is_middle(channel, i)) piece = *reinterpret_cast<const Piece<kBytes>*>(pixel + channel + i);
+    for (int i = 0; i < kUnit; ++i) v[i] = load(pixel + i / kMultiplier * kChannelStep, exists && is_middle(channel, i));
+  }
+  static __device__ __forceinline__ void load_together(float (&v)[kUnit], const Stored* pixel, int channel, bool exists) {
 #pragma unroll
-        for (int j = 0; j < kIn; ++j) v[i + j] = number_in(piece, j);
-      }
-    } else {
+    for (int i = 0; i < kUnit; i += kVector) {
+      Piece<kVector * kElementBytes> piece = {};
+      if (exists && is_middle(channel, i)) piece = *reinterpret_cast<const Piece<kVector * kElementBytes>*>(pixel + i);
 #pragma unroll
-      for (int i = 0; i < kUnit; ++i) {
-        Stored stored = {};
-        if (exists && is_middle(channel, i)) stored = __ldg(pixel + (channel + i) / kMultiplier * call_.x_strides[1]);
-        v[i] = number(stored);
-      }
+      for (int j = 0; j < kVector; ++j) v[i + j] = number_in(piece, j);
     }
+  }
+  __device__ __forceinline__ void load_strided(float (&v)[kUnit], const Stored* pixel, int channel, bool exists) const {
+#pragma unroll
+    for (int i = 0; i < kUnit; ++i) v[i] = load(pixel + (channel + i) / kMultiplier * call_.x_strides[1], exists && is_middle(channel, i));
   }
 
   const Call& call_;
