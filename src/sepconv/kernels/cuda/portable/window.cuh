@@ -84,7 +84,7 @@ class Window {
   static constexpr long long kChannelStep = kChannelsLast ? 1 : kInH * (long long)(kInW), kColumnStep = kChannelsLast ? kChannels : 1;
   static constexpr long long kRowStep = kInW * kColumnStep, kImageStep = kInH * (long long)(kInW) * kChannels;
   // Taps of a row whose loads are on their way at once in a dense window: more of them would take too many registers.
-  static constexpr int kMostAtOnce = 16 / kUnit, kAtOnce = kKernelW < kMostAtOnce ? kKernelW : kMostAtOnce;
+  static constexpr int kAtOnce = kKernelW * kUnit <= 24 ? kKernelW : 24 / kUnit;
   // Elements that are loaded at once where channels lie together.
   static constexpr int kVector = kUnit * kElementBytes < 16 ? kUnit : 16 / kElementBytes;
 
