@@ -1,5 +1,7 @@
 """Short cuts: taken by calls that differ in addresses and values alone, and never past what PyTorch has to see."""
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -210,6 +212,16 @@ def test_no_more_of_them_are_kept_than_are_of_use(taken: list[Any], monkeypatch:
     for n in (19, 1):
         assert separable(torch.randn(n, 3, 9)).shape == (n, 4, 7)
     assert [found is not None for found in taken[-2:]] == [True, False]
+
+
+def test_no_tensor_is_kept_alive() -> None:
+    tensors = [X.clone(), DEPTHWISE.clone(), POINTWISE.clone()]
+    for _ in range(2):
+        separable(*tensors)
+    alive = [weakref.ref(tensor) for tensor in tensors]
+    tensors.clear()
+    gc.collect()
+    assert [tensor() for tensor in alive] == [None] * 3
 
 
 def test_without_guards_every_call_takes_the_whole_way(taken: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
