@@ -55,9 +55,9 @@ def configuration(problem: Problem, device: Device) -> PortableConfig:
 
 
 def _tile(problem: Problem, room: int) -> tuple[int, bool]:
-    """The pixels of a tile, and whether its depthwise result stays: it need not, where it is multiplied once."""
-    if problem.out_channels > BLOCK:
-        for tile in TILES:
-            if shared_bytes(problem, tile, resident=True) <= room:
-                return tile, True
-    return TILES[0], False
+    """The pixels of a tile, and whether its depthwise result stays: where it is multiplied once, only if two blocks still fit."""
+    multiplied_once = problem.out_channels <= BLOCK
+    sizes, most = (TILES[:1], room // 2) if multiplied_once else (TILES, room)
+    fitting = (tile for tile in sizes if shared_bytes(problem, tile, resident=True) <= most)
+    tile = next(fitting, None)
+    return (tile, True) if tile else (TILES[0], False)

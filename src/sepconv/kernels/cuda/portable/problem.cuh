@@ -19,9 +19,12 @@ constexpr bool kResident = SEPCONV_RESIDENT;
 
 constexpr int kThreads = 256, kWarps = 8, kChunk = 32, kBlock = 128;
 constexpr int kChunks = (kMiddle + kChunk - 1) / kChunk, kBlocks = (kOutputs + kBlock - 1) / kBlock;
-// A warp has 32 pixels (or 16) by some output channels: tiles of 16 x 8 results.
-constexpr int kTilesM = kTile >= 32 ? 2 : 1, kWarpsM = kTile / (16 * kTilesM), kWarpsN = kWarps / kWarpsM, kTilesN = kBlock / (8 * kWarpsN);
-static_assert(kTilesN % 2 == 0, "tiles of output channels are loaded in pairs");
+// The columns of the product are neighbours in y: output channels with channels last, else pixels. The others are its rows. A warp has some
+// tiles of 16 x 8 results.
+constexpr int kRows = kChannelsLast ? kTile : kBlock, kColumns = kChannelsLast ? kBlock : kTile;
+constexpr int kTilesM = kRows >= 32 && kColumns >= 32 ? 2 : 1, kWarpsM = kRows / (16 * kTilesM), kWarpsN = kWarps / kWarpsM;
+constexpr int kTilesN = kColumns / (8 * kWarpsN);
+static_assert(kTilesN % 2 == 0, "tiles of columns are loaded in pairs");
 // Rows of operands are 16 bytes longer than a chunk: so neither matrix loads nor stores of 16 bytes meet in a bank.
 constexpr int kPitch = kChunk + 8, kOperandTerm = kTile * kPitch, kOperand = kTerms * kOperandTerm;
 constexpr int kWeightTerm = kBlock * kPitch, kWeights = kTerms * kWeightTerm;

@@ -21,29 +21,30 @@ struct Sums {
 
 // What a warp adds to its sums of a chunk: the smallest products first; those of the smallest terms are left out.
 __device__ __forceinline__ void multiply_chunk(Sums& sums, const u16* operand, const u16* weights, int warp, int lane) {
-  const u16* const a = operand + (warp / kWarpsN * 16 * kTilesM + lane % 16) * kPitch + lane / 16 * 8;
-  const u16* const b = weights + (warp % kWarpsN * 8 * kTilesN + lane / 16 * 8 + lane % 8) * kPitch + lane / 8 % 2 * 8;
+  constexpr int kTermA = kChannelsLast ? kOperandTerm : kWeightTerm, kTermB = kChannelsLast ? kWeightTerm : kOperandTerm;
+  const u16* const a = (kChannelsLast ? operand : weights) + (warp / kWarpsN * 16 * kTilesM + lane % 16) * kPitch + lane / 16 * 8;
+  const u16* const b = (kChannelsLast ? weights : operand) + (warp % kWarpsN * 8 * kTilesN + lane / 16 * 8 + lane % 8) * kPitch + lane / 8 % 2 * 8;
 #pragma unroll 1
   for (int deep = 0; deep < kChunk; deep += 16) {
-    u32 pixels[kTerms][kTilesM][4];
+    u32 rows[kTerms][kTilesM][4];
 #pragma unroll
     for (int t = 0; t < kTerms; ++t) {
 #pragma unroll
-      for (int m = 0; m < kTilesM; ++m) load_matrices(pixels[t][m], a + t * kOperandTerm + m * 16 * kPitch + deep);
+      for (int m = 0; m < kTilesM; ++m) load_matrices(rows[t][m], a + t * kTermA + m * 16 * kPitch + deep);
     }
 #pragma unroll
     for (int n = 0; n < kTilesN; n += 2) {
-      u32 outputs[kTerms][4];
+      u32 columns[kTerms][4];
 #pragma unroll
-      for (int t = 0; t < kTerms; ++t) load_matrices(outputs[t], b + t * kWeightTerm + n * 8 * kPitch + deep);
+      for (int t = 0; t < kTerms; ++t) load_matrices(columns[t], b + t * kTermB + n * 8 * kPitch + deep);
 #pragma unroll
       for (int both = kTerms - 1; both >= 0; --both) {
 #pragma unroll
         for (int t = 0; t <= both; ++t) {
 #pragma unroll
           for (int m = 0; m < kTilesM; ++m) {
-            multiply_small(sums.of[m][n], pixels[both - t][m], {outputs[t][0], outputs[t][1]});
-            multiply_small(sums.of[m][n + 1], pixels[both - t][m], {outputs[t][2], outputs[t][3]});
+            multiply_small(sums.of[m][n], rows[both - t][m], {columns[t][0], columns[t][1]});
+            multiply_small(sums.of[m][n + 1], rows[both - t][m], {columns[t][2], columns[t][3]});
           }
         }
       }

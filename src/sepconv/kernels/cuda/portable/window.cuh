@@ -84,7 +84,7 @@ class Window {
   static constexpr long long kChannelStep = kChannelsLast ? 1 : kInH * (long long)(kInW), kColumnStep = kChannelsLast ? kChannels : 1;
   static constexpr long long kRowStep = kInW * kColumnStep, kImageStep = kInH * (long long)(kInW) * kChannels;
   // Taps of a row whose loads are on their way at once in a dense window: more of them would take too many registers.
-  static constexpr int kAtOnce = kKernelW * kUnit <= 24 ? kKernelW : 24 / kUnit;
+  static constexpr int kAtOnce = kKernelW * kUnit <= 40 ? kKernelW : 24 / kUnit;
   // Elements that are loaded at once where channels lie together.
   static constexpr int kVector = kUnit * kElementBytes < 16 ? kUnit : 16 / kElementBytes;
 
@@ -149,8 +149,12 @@ class Window {
     }
   }
   __device__ __forceinline__ void load_strided(float (&v)[kUnit], const Stored* pixel, int channel, bool exists) const {
+    const Stored* from = pixel + channel / kMultiplier * call_.x_strides[1];
 #pragma unroll
-    for (int i = 0; i < kUnit; ++i) v[i] = load(pixel + (channel + i) / kMultiplier * call_.x_strides[1], exists && is_middle(channel, i));
+    for (int i = 0; i < kUnit; ++i) {
+      v[i] = load(from, exists && is_middle(channel, i));
+      if ((channel + i + 1) % kMultiplier == 0) from += call_.x_strides[1];
+    }
   }
 
   const Call& call_;
