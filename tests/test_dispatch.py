@@ -1,6 +1,7 @@
 """Which backend runs: the order, the reasons, the setting that forces one, and captures of CUDA graphs."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from cases import BY_ID, Case, pair, tensors_of, with_gradients
 
 import sepconv
 from sepconv import backends, dispatch, ops
+from sepconv.backends import eager
 from sepconv.backends.eager import EagerBackend
 from sepconv.device import describe
 from sepconv.errors import BackendWarning, UnsupportedError, WarmUpError
@@ -148,6 +150,38 @@ def test_the_eager_backend_gives_the_same_by_its_direct_call(
         again = separable(tensors, case)
         assert again.stride() == first.stride()
         assert torch.equal(again, first)
+    ops.forget_plans()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("form", ["plain", "channels_last"])
+@pytest.mark.parametrize("images", [1, 2])
+def test_the_eager_backend_computes_few_images_at_a_time_where_pytorch_would_lose_count(
+    images: int, form: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = replace(BY_ID["2d-multiplier-3"], N=5, stride=1, residual=True)
+    tensors = tensors_of(case, dtype, form=form)
+    monkeypatch.setenv("SEPCONV_BACKEND", "eager")
+    ops.forget_plans()
+    whole = separable(tensors, case)
+    middle = math.prod((case.C * case.m, *case.out_shape[2:]))
+    assert middle > max(math.prod(case.out_shape[1:]), math.prod(tensors[0].shape[1:]))
+    monkeypatch.setattr(eager, "_MOST_ELEMENTS", images * middle + 1)
+    computed: list[int] = []
+    real = eager.reference.forward
+
+    def forward(operands: Any, options: Any, **how: Any) -> torch.Tensor:
+        computed.append(operands.x.shape[0])
+        return real(operands, options, **how)
+
+    monkeypatch.setattr(eager.reference, "forward", forward)
+    ops.forget_plans()
+    for _ in range(2):
+        computed.clear()
+        y = separable(tensors, case)
+        assert computed == [images] * (5 // images) + [5 % images] * (5 % images > 0)
+        assert y.stride() == whole.stride()
+        assert torch.allclose(y, whole)
     ops.forget_plans()
 
 

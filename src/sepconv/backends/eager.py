@@ -1,5 +1,6 @@
 """The eager backend: two PyTorch convolutions. It runs every right call on every device that PyTorch has."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -8,6 +9,8 @@ from torch import Tensor
 from sepconv import reference
 from sepconv.device import Device, in_full_float32, is_float32_exact
 from sepconv.problem import Operands, Options, Problem
+
+_MOST_ELEMENTS = 2**31 - 1
 
 
 class EagerBackend:
@@ -38,18 +41,21 @@ class EagerBackend:
         pass
 
     def forward(self, problem: Problem, config: None, operands: Operands, options: Options, device: Device) -> Tensor:
-        if problem.dtype is torch.float32 and not is_float32_exact(operands.x.device.type):
-            y = in_full_float32(operands.x.device.type, reference.forward, operands, options, inplace=True)
-        elif _leaks(problem, operands):
-            y = reference.forward(_widened(operands), options, inplace=True).to(problem.dtype)
-        else:
-            y = reference.forward(operands, options, inplace=True)
-        return _with_strides(y, problem)
+        most = _most_images(problem)
+        if problem.batch <= most:
+            return _with_strides(_compute(problem, operands, options), problem)
+        y = operands.x.new_empty_strided(problem.output_shape, problem.output_strides)
+        x, residual = operands.x, operands.residual
+        for first in range(0, problem.batch, most):
+            some = slice(first, first + most)
+            part = operands._replace(x=x[some], residual=None if residual is None else residual[some])
+            y[some] = _compute(problem, part, options)
+        return y
 
     def direct_call(
         self, problem: Problem, config: object, like: Operands, options: Options, device: Device
     ) -> Callable[[Operands], Tensor | None] | None:
-        if _leaks(problem, like):
+        if _leaks(problem, like) or problem.batch > _most_images(problem):
             return None
 
         def compute(operands: Operands) -> Tensor | None:
@@ -69,6 +75,26 @@ class EagerBackend:
             return reference.gradients(grad, operands, options, wanted)
         found = reference.gradients(grad.float(), _widened(operands), options, wanted)
         return [g.to(problem.dtype) for g in found]
+
+
+def _compute(problem: Problem, operands: Operands, options: Options) -> Tensor:
+    if problem.dtype is torch.float32 and not is_float32_exact(operands.x.device.type):
+        return in_full_float32(operands.x.device.type, reference.forward, operands, options, inplace=True)
+    if _leaks(problem, operands):
+        return reference.forward(_widened(operands), options, inplace=True).to(problem.dtype)
+    return reference.forward(operands, options, inplace=True)
+
+
+def _most_images(problem: Problem) -> int:
+    """How many images are computed together: PyTorch's depthwise kernels count the elements of a tensor in 32 bits."""
+    middle_channels = problem.in_channels * problem.depth_multiplier
+    out_pixels = math.prod(problem.out_size)
+    of_image = (
+        problem.in_channels * math.prod(problem.in_size),
+        middle_channels * out_pixels,
+        problem.out_channels * out_pixels,
+    )
+    return max(1, _MOST_ELEMENTS // max(1, *of_image))
 
 
 def _with_strides(y: Tensor, problem: Problem) -> Tensor:
