@@ -53,6 +53,10 @@ class Operands(NamedTuple):
             pointwise_bias=None if self.pointwise_bias is None else self.pointwise_bias.contiguous(),
         )
 
+    def addresses(self) -> list[int]:
+        """Where each of them lies in memory; 0 for None."""
+        return [0 if t is None else t.data_ptr() for t in self]
+
     def residual_with_strides(self, strides: tuple[int, ...]) -> Tensor | None:
         """The residual with these strides; not a copy where it has them."""
         if self.residual is None or self.residual.stride() == strides:

@@ -215,7 +215,7 @@ class Kernel:
         """
         call = self._call(operands.x)
         scratch = workspace(self.library.sepconv_workspace(ctypes.byref(call)))
-        _ADDRESSES.pack_into(call, 0, *map(_address, operands), y.data_ptr(), scratch.address)
+        _ADDRESSES.pack_into(call, 0, *operands.addresses(), y.data_ptr(), scratch.address)
         return bool(self.library.sepconv_forward(ctypes.byref(call)))
 
     def on_operands_like(
@@ -234,19 +234,10 @@ class Kernel:
         small = math.prod(shape) * problem.dtype.itemsize < results.SMALLEST
 
         def compute(operands: Operands) -> Tensor | None:
-            x, depthwise_weight, pointwise_weight, depthwise_bias, pointwise_bias, residual = operands
+            x = operands.x
             y = x.new_empty_strided(shape, strides) if small else results.empty(x, shape, strides)
             scratch = workspace(size)
-            addresses = pack(
-                x.data_ptr(),
-                depthwise_weight.data_ptr(),
-                pointwise_weight.data_ptr(),
-                0 if depthwise_bias is None else depthwise_bias.data_ptr(),
-                0 if pointwise_bias is None else pointwise_bias.data_ptr(),
-                0 if residual is None else residual.data_ptr(),
-                y.data_ptr(),
-                scratch.address,
-            )
+            addresses = pack(*operands.addresses(), y.data_ptr(), scratch.address)
             return y if forward(addresses + rest) else otherwise(operands, y)
 
         return compute
@@ -258,10 +249,6 @@ class Kernel:
         call.x_stride_n, call.x_stride_c, call.x_stride_h, call.x_stride_w = n, c, h[0] if h else 0, w
         call.threads = threads()
         return call
-
-
-def _address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
 
 
 @lru_cache(maxsize=4096)

@@ -191,17 +191,8 @@ def call_of(
         if current_device() != device:
             with torch.cuda.device(device):
                 return call(operands)
-        x, depthwise_weight, pointwise_weight, depthwise_bias, pointwise_bias, residual = operands
         y, launch = empty(shape, strides, dtype), of_thread.launch
-        addresses = (
-            x.data_ptr(),
-            depthwise_weight.data_ptr(),
-            pointwise_weight.data_ptr(),
-            0 if depthwise_bias is None else depthwise_bias.data_ptr(),
-            0 if pointwise_bias is None else pointwise_bias.data_ptr(),
-            0 if residual is None else residual.data_ptr(),
-            y.data_ptr(),
-        )
+        addresses = (*operands.addresses(), y.data_ptr())
         if addresses != launch.addresses:
             if not launch.fill(addresses):
                 return None
