@@ -5,8 +5,7 @@
 Each process makes its tensors first, so that PyTorch and, on a GPU, CUDA's context are there; then it times its first call and
 the one after. All that sepconv does for a first call counts: what it imports then, the look into the store, compiling, loading.
 Its modules have their bytecode, as an installation has it. Milliseconds, the median of the processes, each pair of which has a
-store of its own. Rows go to results/first-call.csv in the
-place of those of the same kind of device.
+store of its own. Rows go to results/first-call.csv in the place of those of the same kind of device.
 """
 
 import argparse

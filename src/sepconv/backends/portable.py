@@ -78,7 +78,7 @@ class PortableBackend:
         assert isinstance(config, PortableConfig)
         laid_out = _laid_out(problem, like)
         as_they_are = all(one is other for one, other in zip(like, laid_out, strict=True))
-        if not math.prod(problem.output_shape) or _wanted(problem, device) in _FAILURES or not as_they_are:
+        if not math.prod(problem.output_shape) or build(problem, config, device) in _FAILURES or not as_they_are:
             return None
         return _on_operands_like(like, problem, config, device)
 
@@ -109,7 +109,7 @@ def build(problem: Problem, config: PortableConfig, device: Device) -> nvrtc.Bui
 
 
 class Call(ctypes.Structure):
-    """The parameter of the kernel; mirrors `Call` in kernels/cuda/portable.cu. Strides are in elements."""
+    """The parameter of the kernel; mirrors `Call` in kernels/cuda/portable/problem.cuh. Strides are in elements."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in (*Operands._fields, "y")),
@@ -142,6 +142,7 @@ class Kernel:
     function: Any
     grid: tuple[int, int]
     shared: int
+    pixels: int  # of all images together
     values: tuple[float, float]
     dense_bytes: int  # multiples of so many that a dense x has to lie on; 0: the kernel knows no dense x
 
@@ -150,8 +151,7 @@ class Kernel:
         n, c, *h, w = like.x.stride()
         strides = (n, c, h[0] if h else 0, w)
         dense_bytes = self.dense_bytes if _is_dense(like.x, problem.layout) else 0
-        pixels = problem.batch * math.prod(problem.out_size)
-        call = Call(*[None] * 7, strides, pixels, False, *self.values)
+        call = Call(*[None] * 7, strides, self.pixels, False, *self.values)
         make = partial(_Launch, self.function, self.grid, self.shared, call, dense_bytes)
         return cuda_driver.call_of(make, device, problem.output_shape, problem.output_strides, problem.dtype)
 
@@ -171,7 +171,7 @@ def _kernel(problem: Problem, config: PortableConfig, device: Device) -> Kernel:
     epilogue = problem.epilogue
     values = (epilogue.depthwise_activation.value, epilogue.pointwise_activation.value)
     function = cuda_driver.load(code, "sepconv_portable", shared)
-    return Kernel(function, grid, shared, values, _dense_bytes(problem, config))
+    return Kernel(function, grid, shared, pixels, values, _dense_bytes(problem, config))
 
 
 def _is_dense(x: Tensor, layout: str) -> bool:

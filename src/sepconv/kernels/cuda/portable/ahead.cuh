@@ -1,8 +1,7 @@
 // What the next chunk needs from global memory: on its way while a chunk is computed, and put into shared memory before the next.
 #pragma once
 
-#include "problem.cuh"
-#include "window.cuh"
+#include "pieces.cuh"
 
 namespace sepconv {
 
@@ -46,6 +45,7 @@ class WeightsAhead {
       piece.words[i] = word;
     }
   }
+
   Piece<16> weights_[kHalf / kVector];
 };
 

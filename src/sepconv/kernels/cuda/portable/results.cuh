@@ -2,8 +2,8 @@
 #pragma once
 
 #include "../activation.cuh"
+#include "pieces.cuh"
 #include "product.cuh"
-#include "window.cuh"
 
 namespace sepconv {
 
