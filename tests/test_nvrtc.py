@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from children import finish, start
 from cuda_cases import A_LAST, PRECISIONS, SHAPES, A, B, Shape
 
 from sepconv.backends import cuda
@@ -67,6 +68,28 @@ def test_the_compilers_words_come_with_its_error(tmp_path: Path) -> None:
     main.write_text("this is no C++")
     with pytest.raises(CompilerError, match="NVRTC cannot compile `wrong` for sm_90a"):
         nvrtc.cubin(nvrtc.Build("wrong", main, (), "sm_90a"))
+
+
+FIRST_THREADS = """
+from sepconv.jit import nvrtc
+sys.setswitchinterval(1e-6)
+all_there, parts = threading.Barrier(8), []
+
+def ask():
+    all_there.wait()
+    parts.append(hasattr(nvrtc._core(), "ProgramOptions"))
+
+threads = [threading.Thread(target=ask) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(parts.count(True))
+"""
+
+
+@needs_nvrtc
+def test_threads_that_compile_first_all_get_the_whole_compiler() -> None:
+    children = [start(FIRST_THREADS) for _ in range(6)]  # without the lock about half of them fail
+    assert [finish(child).strip() for child in children] == ["8"] * 6
 
 
 def test_without_cuda_core_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

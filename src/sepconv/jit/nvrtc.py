@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from sepconv.jit.artifact import Artifact, read_sources
 from sepconv.jit.store import default_store
 
 STANDARD, PTXAS_OPTIONS = "c++17", ("-v", "-warn-spills")
+_IMPORT = threading.Lock()
 INSTALL = "Install `sepconv[cuda12]` or `sepconv[cuda13]`, by the CUDA that PyTorch was built with."
 
 
@@ -107,8 +109,10 @@ class _Log:
 
 
 def _core() -> Any:
+    """cuda.core. While it is imported, another thread that asks for it would be given a part of it."""
     try:
-        from cuda import core
+        with _IMPORT:
+            from cuda import core
     except ImportError as error:
         raise CompilerError(
             f"cuda.core cannot be imported ({error}); it compiles the kernels for GPUs. {INSTALL}"

@@ -59,15 +59,21 @@ class Results {
     }
   }
 
-  // Everything that follows from the thread: found anew in each pass where the products before need all registers.
+  // Everything that follows from the thread: found anew in each pass where the products before need all registers, and there the column
+  // whenever it is wanted.
+  static constexpr bool kFindsAnew = kSplitAnew || (kStaged == 0 && !kTurns);
   __device__ __forceinline__ void find_place() {
     const int thread = unforeseen(threadIdx.x);
     group_ = thread / kGroup - 3, thread_ = thread % kGroup;
-    row_ = thread_ / 32 * 16 + place_of_row(thread_ % 32 / 4), column_ = thread_ % 4 * (kInRuns ? kRun : 2);
+    row_ = thread_ / 32 * 16 + place_of_row(thread_ % 32 / 4), column_ = column_of(thread_);
     staged_ = all_staged_ + group_ * kStaged * kResultBytes;
     to_ = staged_ + row_ * 128 + ((column_ * kElementBytes / 16 ^ row_ % 8) << 4) + column_ * kElementBytes % 16;
     bias_ = all_bias_ + (kChannelsLast ? column_ : group_ * kBlockRows + row_) * 4;
   }
+
+  // A thread's first column.
+  __device__ __forceinline__ int column() const { return kFindsAnew ? column_of(unforeseen(threadIdx.x)) : column_; }
+  static __device__ __forceinline__ int column_of(int thread) { return thread % 4 * (kInRuns ? kRun : 2); }
 
   // The first output channel and pixel of the group's part of a tile, and of this thread's.
   __device__ __forceinline__ int group_output(const Tile& tile) const {
@@ -75,9 +81,9 @@ class Results {
   }
   __device__ __forceinline__ int group_pixel(const Tile& tile) const { return tile.column + (kChannelsLast ? group_ * kBlockRows : 0); }
   __device__ __forceinline__ int output(const Tile& tile) const {
-    return group_output(tile) + (kChannelsLast ? column_ : row_);
+    return group_output(tile) + (kChannelsLast ? column() : row_);
   }
-  __device__ __forceinline__ int pixel(const Tile& tile) const { return group_pixel(tile) + (kChannelsLast ? row_ : column_); }
+  __device__ __forceinline__ int pixel(const Tile& tile) const { return group_pixel(tile) + (kChannelsLast ? row_ : column()); }
 
   // The bias of a pass's first output channel, in bytes.
   static __device__ __forceinline__ u32 bias_of(const Tile& tile) {
@@ -96,7 +102,7 @@ class Results {
 
   __device__ __forceinline__ void begin(int eight, const Tile& tile) {
     if (eight == 0) {
-      if (kSplitAnew || (kStaged == 0 && !kTurns)) find_place();
+      if (kFindsAnew) find_place();
 #pragma unroll
       for (int i = 0; i < kChains; ++i) all_[i] = 0.f;
     }
@@ -177,7 +183,9 @@ class Results {
       if (thread_ == 0) store_boxes(begin, tile, wrong);
       if (wrong) threads_meet(1 + group_, kGroup);
     }
-    if (wrong) compute_exactly(call_, area(tile), unforeseen(thread_) % kWriters, kWriters);
+    if (!wrong) return;
+    if (kFindsAnew) find_place();  // no register keeps until here what nothing else needs
+    compute_exactly(call_, area(tile), unforeseen(thread_) % kWriters, kWriters);
   }
 
   __device__ __forceinline__ void store_boxes(int begin, const Tile& tile, bool wait) const {

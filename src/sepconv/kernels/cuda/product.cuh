@@ -202,6 +202,10 @@ __device__ __forceinline__ void multiply_fragment(Sums& sums, Fragment& w, bool 
   multiply_commit();
 }
 
+// Beside so many chunks of a pass results are written, each by code of its own: for all of them it would take a third more time to compile, and
+// beside four of 16 they are not written in time.
+constexpr int kBusyChunks = !kWait ? 0 : kChunks < 8 ? kChunks : 8;
+
 // Whether there are registers for weights that are loaded before they are needed.
 constexpr bool kLoadsAhead = !kInParts || kTile <= 64;
 
@@ -230,8 +234,7 @@ __device__ __forceinline__ void multiply_pass_split(Sums& sums, Ring<kSlots>& sl
   if (kInParts) all.set_zero();
   prepare(0, true, true);
   if (kLoadsAhead) prepare(1, true, false);
-#pragma unroll(kWait ? kChunks : 2)
-  for (int chunk = 0; chunk < kChunks; ++chunk) {
+  const auto multiply_next = [&](int chunk, bool busy) {
     pass.wait_for(slot);
     fragments[chunk % 2].operand = pass.operand(slot);
     multiply_fragment(sums, fragments[chunk % 2], chunk > 0 && !kInParts);
@@ -242,7 +245,7 @@ __device__ __forceinline__ void multiply_pass_split(Sums& sums, Ring<kSlots>& sl
     }
     prepare(chunk + 1, !kLoadsAhead, true);
     if (kLoadsAhead) prepare(chunk + 2, true, false);
-    between(chunk, kChunks);
+    if (busy) between(chunk, kBusyChunks);
     if (kInParts) {
       multiply_wait<0>();
       sums.settle();
@@ -252,7 +255,11 @@ __device__ __forceinline__ void multiply_pass_split(Sums& sums, Ring<kSlots>& sl
     }
     before = slot;
     pass.next(slot);
-  }
+  };
+#pragma unroll
+  for (int chunk = 0; chunk < kBusyChunks; ++chunk) multiply_next(chunk, true);
+#pragma unroll 2
+  for (int chunk = kBusyChunks; chunk < kChunks; ++chunk) multiply_next(chunk, false);
   if (kInParts) {
     sums.take(all);
   } else {
