@@ -2,7 +2,7 @@
 
 import ctypes
 import math
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -94,6 +94,37 @@ def test_a_launch_has_the_grid_the_shared_memory_and_the_stream(driver: Driver) 
     assert chosen is not None
     assert (how.block_x, how.block_y, how.block_z) == (cuda.THREADS, 1, 1)
     assert (how.shared, how.stream, how.count) == (hopper.shared_bytes(problem, chosen), 77, 0)
+
+
+def test_a_kernel_runs_on_the_device_of_its_operands_whichever_is_current(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current, of_results = [0], []
+
+    @contextmanager
+    def other_device(device: int):
+        current.append(device)
+        yield
+        current.pop()
+
+    def empty(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        of_results.append(current[-1])
+        return torch.empty_strided(size, stride, dtype=dtype)
+
+    monkeypatch.setattr(torch.cuda, "device", other_device)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current[-1])
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 70 + device)
+    monkeypatch.setattr(cuda_driver, "empty", empty)
+    problem = replace(B, batch=1, size=(1024,)).problem(torch.float32, "high")
+    config = hopper.configuration(problem)
+    assert config is not None
+    streams = []
+    for device in (1, 0, 1):
+        cuda._kernel(problem, config, device).compute(operands_of(problem))
+        launched = driver.named("cuLaunchKernelEx")[-1][0]
+        streams.append(cuda_driver.LaunchConfig.from_address(launched.value).stream)
+    assert (streams, of_results, current) == ([71, 70, 71], [1, 0, 1], [0])
+    assert len(driver.named("cuModuleLoadData")) == 2  # once on each device
 
 
 def test_no_more_clusters_than_run_at_once(driver: Driver) -> None:
