@@ -3,6 +3,8 @@
 import pytest
 import torch
 from budget import check
+from cuda_calls import check_all, reference
+from cuda_calls import tensors_of as tensors_on
 from cuda_cases import A_LAST, PRECISIONS, SHAPES, SMALL_A, SMALL_A_LAST, SMALL_B, A, B, Shape
 from torch import Tensor
 
@@ -12,7 +14,6 @@ from sepconv.backends import cuda
 from sepconv.backends.cuda import CudaBackend
 from sepconv.device import describe
 from sepconv.errors import UnsupportedError
-from sepconv.problem import CHANNELS_LAST
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 pytestmark = [
@@ -34,20 +35,8 @@ def cuda_alone(monkeypatch: pytest.MonkeyPatch):
     dispatch.forget()
 
 
-def tensors_of(shape: Shape, dtype: torch.dtype, seed: int = 0, positive: bool = False) -> list[Tensor | None]:
-    make = torch.Generator(GPU).manual_seed(seed)
-    draw = torch.rand if positive else torch.randn
-    taps = (shape.channels, 1, *shape.kernel)
-    found = [
-        draw(shape.batch, shape.channels, *shape.size, generator=make, device=GPU),
-        draw(taps, generator=make, device=GPU),
-        draw(shape.outputs, shape.channels, *(1,) * len(shape.size), generator=make, device=GPU) * shape.channels**-0.5,
-        draw(shape.channels, generator=make, device=GPU) if shape.biases[0] else None,
-        draw(shape.outputs, generator=make, device=GPU) if shape.biases[1] else None,
-    ]
-    if shape.layout == CHANNELS_LAST:
-        found[0] = found[0].contiguous(memory_format=torch.channels_last)
-    return [None if t is None else t.to(dtype) for t in found]
+def tensors_of(shape: Shape, dtype: torch.dtype, positive: bool = False) -> list[Tensor | None]:
+    return tensors_on(GPU, shape, dtype, positive)
 
 
 def ours(shape: Shape, tensors: list[Tensor | None], precision: str) -> Tensor:
@@ -57,26 +46,6 @@ def ours(shape: Shape, tensors: list[Tensor | None], precision: str) -> Tensor:
         *tensors, 1, "same" if uneven else tuple(before for before, _ in shape.padding),
         depthwise_activation=shape.activations[0], pointwise_activation=shape.activations[1], precision=precision,
     )  # fmt: skip
-
-
-def reference(shape: Shape, tensors: list[Tensor | None]) -> Tensor:
-    conv = (F.conv1d, F.conv2d)[len(shape.size) - 1]
-    act = {"identity": lambda t: t, "relu": F.relu, "relu6": F.relu6}
-    x, wd, wp, bd, bp = tensors
-    if any(before != after for before, after in shape.padding):
-        middle = conv(F.pad(x, [n for pair in reversed(shape.padding) for n in pair]), wd, bd, groups=shape.channels)
-    else:
-        middle = conv(x, wd, bd, padding=[before for before, _ in shape.padding], groups=shape.channels)
-    middle = act[shape.activations[0]](middle)
-    return act[shape.activations[1]](conv(middle, wp, bp))
-
-
-def check_all(shape: Shape, tensors: list[Tensor | None], precision: str, y: Tensor) -> None:
-    assert y.is_contiguous(
-        memory_format=torch.channels_last if shape.layout == CHANNELS_LAST else torch.contiguous_format
-    )
-    double = [None if t is None else t.double() for t in tensors]
-    check(y, reference(shape, double), reference(shape, tensors), tensors[0].dtype, precision)
 
 
 def can(shape: Shape, dtype: torch.dtype, precision: str) -> bool:

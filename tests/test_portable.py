@@ -1,12 +1,7 @@
 """The portable kernel for GPUs without a GPU: run by a CPU, its threads as fibers, and compiled for what it is made for."""
 
-import ctypes
-import hashlib
 import re
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +11,7 @@ import torch
 from budget import check
 from calls import same_bits, separable
 from cases import ACTIVATION_WORDS, BY_ID, Case, double, pair, tensors_of
+from emulator import Emulator, in_place_of_a_gpu, needs_compiler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import DTYPES, bits_of, words
@@ -23,14 +19,13 @@ from torch import Tensor
 
 from sepconv import ops
 from sepconv.arguments import canonical
-from sepconv.backends import cuda_driver, portable
-from sepconv.backends.portable import SOURCES, PortableBackend
+from sepconv.backends import portable
+from sepconv.backends.portable import PortableBackend
 from sepconv.device import Device
 from sepconv.jit import nvrtc
 from sepconv.problem import Operands, Problem
 from sepconv.tuning.portable import TILES, PortableConfig, configuration, shared_bytes
 
-EMULATED = Path(__file__).parent / "emulated"
 SMALL_GPU = Device("cuda", "a GPU", 0, (8, 0), 4, 40 << 30)
 FORMS = ("plain", "channels_last", "gaps", "expanded")
 INF, NAN = float("inf"), float("nan")
@@ -50,36 +45,7 @@ CONFIGS = [
     PortableConfig(tile, resident, 1, splits) for tile in TILES for resident in (True, False) for splits in (1, 2)
 ]
 by_dtype: dict[str, Any] = {"ids": lambda value: str(value).removeprefix("torch.")}
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++, whose _Float16 the emulation takes")
 needs_nvrtc = pytest.mark.skipif(nvrtc.missing() is not None, reason="cuda.core is not installed")
-
-
-class Emulator:
-    """Stands for the compiler and for the driver: kernels are built for the CPU, and run where they are launched."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.is_dense = folder, False
-        shutil.copytree(SOURCES, folder, dirs_exist_ok=True)
-        shutil.copytree(EMULATED, folder, dirs_exist_ok=True)  # these in the place of those
-
-    def build(self, wanted: nvrtc.Build) -> ctypes.CDLL:
-        library = self.folder / f"{hashlib.sha256(repr(wanted.defines).encode()).hexdigest()}.so"
-        if not library.exists():
-            defines = [f"-D{name}={value}" for name, value in wanted.defines]
-            main = ['-DSEPCONV_MAIN="portable.cu"', "-DSEPCONV_KERNEL=sepconv_portable"]
-            flags = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC"]
-            subprocess.run(["g++", *flags, *defines, *main, self.folder / "run.cpp", "-o", library], check=True)
-        loaded = ctypes.CDLL(str(library))
-        assert loaded.size_of_call() == ctypes.sizeof(portable.Call)
-        return loaded
-
-    def cuLaunchKernelEx(self, config: Any, kernel: ctypes.CDLL, parameters: Any, _: None) -> int:  # noqa: N802
-        how = cuda_driver.LaunchConfig.from_address(config.value)
-        assert (how.block_x, how.shared) == (256, kernel.size_of_shared_memory())
-        parameter = ctypes.c_void_p.from_address(parameters.value)
-        self.is_dense = bool(portable.Call.from_address(parameter.value).dense)
-        kernel.run(parameter, how.grid_x, how.grid_y)
-        return 0
 
 
 @pytest.fixture(scope="module")
@@ -88,21 +54,6 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
 
 
 Run = Callable[..., Tensor]
-
-
-@contextmanager
-def in_place_of_a_gpu(emulator: Emulator) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nvrtc, "cubin", emulator.build)
-        patch.setattr(cuda_driver, "load", lambda code, name, shared: code)
-        patch.setattr(cuda_driver, "driver", lambda: emulator)
-        patch.setattr(cuda_driver, "empty", lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype))
-        patch.setattr(torch.cuda, "device", lambda _: nullcontext())
-        patch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
-        patch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 0, raising=False)
-        portable._kernel.cache_clear()
-        yield
-    portable._kernel.cache_clear()
 
 
 @pytest.fixture
@@ -201,7 +152,7 @@ def test_an_x_that_is_dense_and_not(
     tensors[0] = inside.permute(0, 3, 1, 2) if last else inside
     for tile in TILES:
         check_run(run, tensors, BLOCKS, config=PortableConfig(tile, True, 1, 1))
-        assert emulator.is_dense is is_dense
+        assert bool(portable.Call.from_buffer_copy(emulator.parameter).dense) is is_dense
 
 
 @needs_compiler

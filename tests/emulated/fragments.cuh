@@ -8,18 +8,18 @@ namespace sepconv {
 inline void load_matrices(u32 (&v)[4], const u16* row) {
   static const u16* rows[kFibers];
   if (reinterpret_cast<u64>(row) % 16) std::abort();
-  rows[threadIdx.x] = row;
+  rows[fiber] = row;
   warp_meets();
-  for (int i = 0; i < 4; ++i) std::memcpy(&v[i], rows[threadIdx.x / 32 * 32 + 8 * i + threadIdx.x % 32 / 4] + threadIdx.x % 4 * 2, 4);
+  for (int i = 0; i < 4; ++i) std::memcpy(&v[i], rows[fiber / 32 * 32 + 8 * i + threadIdx.x % 32 / 4] + threadIdx.x % 4 * 2, 4);
   warp_meets();
 }
 
 template <int Count>
 void multiply_small(float (&sum)[Count], const u32 (&a)[4], const u32 (&b)[2]) {
   static u32 all_a[kFibers][4], all_b[kFibers][2];
-  std::memcpy(all_a[threadIdx.x], a, sizeof a), std::memcpy(all_b[threadIdx.x], b, sizeof b);
+  std::memcpy(all_a[fiber], a, sizeof a), std::memcpy(all_b[fiber], b, sizeof b);
   warp_meets();
-  const int warp = threadIdx.x / 32 * 32, lane = threadIdx.x % 32;
+  const int warp = fiber / 32 * 32, lane = threadIdx.x % 32;
   for (int i = 0; i < Count; ++i) {
     const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
     double exact = sum[i];

@@ -1,16 +1,22 @@
 // A CUDA kernel on a CPU, one block after the other: its threads are fibers, which take turns where they wait for one another. What the
 // sources say in PTX is said in C++ by the headers beside this file.
+#include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <ucontext.h>
 #include <vector>
+
+using std::max, std::min;
 
 #define __device__
 #define __global__
 #define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __grid_constant__
 #define __shared__
 
@@ -20,16 +26,33 @@ struct uint4 {
 struct uint2 {
   unsigned x, y;
 };
+struct float4 {
+  float x, y, z, w;
+};
 struct Place {
   int x, y;
 };
 Place threadIdx, blockIdx, gridDim;
-constexpr int kFibers = 256;
-alignas(16) uint4 memory[(227 << 10) / 16];  // what a block has of shared memory
+#ifndef SEPCONV_CLUSTER
+#define SEPCONV_CLUSTER 1
+#endif
+// The blocks of a cluster run together, each on its own part of the memory; everything else that counts threads counts all of them.
+constexpr int kOfBlock = SEPCONV_THREADS, kFibers = kOfBlock * SEPCONV_CLUSTER, kSharedMemory = 227 << 10;
+alignas(1024) uint4 memory[SEPCONV_CLUSTER * kSharedMemory / 16];
+int fiber, first_block;
+
+[[noreturn]] inline void fail(const char* what) {
+  std::fprintf(stderr, "the emulated kernel: %s\n", what);
+  std::abort();
+}
 
 template <typename T>
 T __ldg(const T* p) {
   return *p;
+}
+template <typename T>
+void __stcs(T* p, T value) {
+  *p = value;
 }
 inline unsigned __float_as_uint(float value) {
   unsigned bits;
@@ -51,7 +74,7 @@ inline float __uint_as_float(unsigned bits) {
 
 class Fibers {
  public:
-  // Run body() in each of them to its end.
+  // Run body() in each of them to its end. Work for later is done when each has had a turn.
   void run(void (*body)()) {
     static std::vector<char> stacks(kFibers * kStack);
     for (int i = 0; i < kFibers; ++i) {
@@ -62,25 +85,44 @@ class Fibers {
       running_[i] = true;
     }
     for (int left = kFibers; left > 0;) {
-      left = 0;
+      const int before = left;
+      left = 0, progress_ = false;
       for (int i = 0; i < kFibers; ++i) {
         if (!running_[i]) continue;
-        threadIdx.x = i, waits_ = false;
+        fiber = i, threadIdx.x = i % kOfBlock, blockIdx.x = first_block + i / kOfBlock, waits_ = false;
         swapcontext(&scheduler_, &contexts_[i]);
         running_[i] = waits_, left += waits_;
       }
+      std::vector<std::function<void()>> work;
+      work.swap(later_);
+      for (auto& one : work) one();
+      if (left == before && !progress_ && work.empty()) fail("all threads wait");
     }
   }
+
+  // Let the others have their turns.
+  void wait() {
+    waits_ = true;
+    swapcontext(&contexts_[fiber], &scheduler_);
+  }
+  void later(std::function<void()> work) { later_.push_back(std::move(work)); }
+  // Something that a fiber may wait for has happened.
+  void note_progress() { progress_ = true; }
 
   // Until so many have come to this meeting; whether the flag holds for any of them.
   struct Meeting {
     int arrived = 0, number = 0;
     bool any = false, result = false;
   };
+  void arrive(Meeting& meeting, int count, bool flag) {
+    meeting.any |= flag;
+    if (++meeting.arrived < count) return;
+    meeting.result = meeting.any, meeting.any = false, meeting.arrived = 0, ++meeting.number;
+    note_progress();
+  }
   bool meet(Meeting& meeting, int count, bool flag) {
     const int number = meeting.number;
-    meeting.any |= flag;
-    if (++meeting.arrived == count) meeting.result = meeting.any, meeting.any = false, meeting.arrived = 0, ++meeting.number;
+    arrive(meeting, count, flag);
     while (meeting.number == number) wait();
     return meeting.result;
   }
@@ -88,21 +130,18 @@ class Fibers {
  private:
   static constexpr std::size_t kStack = 128 << 10;
 
-  void wait() {
-    const int fiber = threadIdx.x;
-    waits_ = true;
-    swapcontext(&contexts_[fiber], &scheduler_);
-  }
-
   ucontext_t scheduler_, contexts_[kFibers];
-  bool running_[kFibers], waits_;
+  bool running_[kFibers], waits_, progress_;
+  std::vector<std::function<void()>> later_;
 };
 
 Fibers fibers;
-Fibers::Meeting block, warps[kFibers / 32];
-bool __syncthreads_or(bool flag) { return fibers.meet(block, kFibers, flag); }
+Fibers::Meeting blocks[SEPCONV_CLUSTER], warps[kFibers / 32], named[SEPCONV_CLUSTER][16];
+bool __syncthreads_or(bool flag) { return fibers.meet(blocks[fiber / kOfBlock], kOfBlock, flag); }
 void __syncthreads() { __syncthreads_or(false); }
-void warp_meets() { fibers.meet(warps[threadIdx.x / 32], 32, false); }
+bool __any_sync(unsigned, bool flag) { return fibers.meet(warps[fiber / 32], 32, flag); }
+void warp_meets() { __any_sync(~0u, false); }
+void __syncwarp() { warp_meets(); }
 
 #include SEPCONV_MAIN
 
@@ -112,9 +151,10 @@ extern "C" long size_of_call() { return sizeof *call; }
 extern "C" long size_of_shared_memory() { return sepconv::kSharedBytes; }
 extern "C" void run(const sepconv::Call* of_all, int columns, int rows) {
   call = of_all, gridDim = {columns, rows};
-  for (int i = 0; i < columns * rows; ++i) {
-    blockIdx = {i % columns, i / columns};
+  for (int i = 0; i < columns * rows; i += SEPCONV_CLUSTER) {
+    first_block = i % columns, blockIdx.y = i / columns;
     std::memset(memory, 0xff, sizeof memory);  // NaN
+    for (auto& of_block : named) std::fill(std::begin(of_block), std::end(of_block), Fibers::Meeting{});  // some arrive where nobody waits
     fibers.run([] { SEPCONV_KERNEL(*call); });
   }
 }

@@ -18,8 +18,8 @@ extern "C" __global__ void
         __launch_bounds__(sepconv::kThreads, 1)
             sepconv_forward(const __grid_constant__ sepconv::Call call) {
   using namespace sepconv;
-  extern __shared__ char memory[];
-  char* const shared = reinterpret_cast<char*>((reinterpret_cast<u64>(memory) + 1023) / 1024 * 1024);
+  extern __shared__ uint4 memory[];
+  char* const shared = whole_kilobytes(memory);
   u32 start = shared_address(shared);
   Barriers barriers{start + kBarriersAt};
   const int rank = kCluster > 1 ? int(cluster_rank()) : 0;

@@ -33,7 +33,7 @@ struct Sums {
   // Any values: the first product of a sum does not add.
   __device__ __forceinline__ void leave_open() {
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) asm volatile("" : "=f"(of[i]));
+    for (int i = 0; i < kSums; ++i) set_open(of[i]);
   }
   __device__ __forceinline__ void set_zero() {
 #pragma unroll
@@ -46,7 +46,7 @@ struct Sums {
   // Behind a wait for the products: nothing reads the sums before.
   __device__ __forceinline__ void settle() {
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) asm volatile("" : "+f"(of[i]));
+    for (int i = 0; i < kSums; ++i) sepconv::settle(of[i]);
   }
 };
 
@@ -187,7 +187,7 @@ struct Fragment {
   // Before a fence and behind a wait for its products: its registers are written before, and no other value takes them in between.
   __device__ __forceinline__ void settle() {
 #pragma unroll
-    for (int i = 0; i < kTerms * 4; ++i) asm volatile("" : "+r"(terms[i / 4][i % 4])::"memory");
+    for (int i = 0; i < kTerms * 4; ++i) sepconv::settle(terms[i / 4][i % 4]);
   }
 };
 

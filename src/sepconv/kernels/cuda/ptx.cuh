@@ -10,6 +10,10 @@ struct alignas(64) TensorMap {
   u64 opaque[16];
 };
 
+// Where a block's shared memory begins, on a multiple of 1024 bytes.
+__device__ __forceinline__ char* whole_kilobytes(uint4* memory) {
+  return reinterpret_cast<char*>((reinterpret_cast<u64>(memory) + 1023) / 1024 * 1024);
+}
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
 
 // --- barriers in shared memory (mbarrier), by their addresses

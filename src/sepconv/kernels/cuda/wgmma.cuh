@@ -68,6 +68,12 @@ __device__ __forceinline__ void multiply(float (&sum)[kSums], const u32 (&a)[4],
                : SEPCONV_SUMS : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(kSwizzledRows << 32 | b), "r"(u32(adds)));
 }
 
+// Any value, at no cost.
+__device__ __forceinline__ void set_open(float& sum) { asm volatile("" : "=f"(sum)); }
+// A register of a product, at a place in the program: nothing reads a sum before, and nothing changes an operand.
+__device__ __forceinline__ void settle(float& sum) { asm volatile("" : "+f"(sum)); }
+__device__ __forceinline__ void settle(u32& operand) { asm volatile("" : "+r"(operand)::"memory"); }
+
 __device__ __forceinline__ void multiply_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void multiply_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Until at most `Pending` committed groups are under way.

@@ -1,0 +1,97 @@
+"""The kernel for Hopper without a GPU: a CPU runs it, with its barriers, copies and matrix products (emulator.py)."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from calls import same_bits
+from cuda_calls import check_all, reference, tensors_of
+from cuda_cases import PRECISIONS, SHAPES, Shape
+from emulator import MULTIPROCESSORS, Emulator, in_place_of_a_gpu, needs_compiler
+from torch import Tensor
+
+from sepconv.backends import cuda
+from sepconv.backends.cuda import CudaBackend
+from sepconv.device import Device
+from sepconv.problem import Operands
+from sepconv.tuning import hopper
+
+pytestmark = needs_compiler
+CPU = torch.device("cpu")
+HOPPER = Device("cuda", "a GPU", 0, (9, 0), MULTIPROCESSORS, 40 << 30)
+LONGEST = 8  # rows of a two-dimensional map: more of them only take longer
+SMALL = [
+    shape if len(shape.size) == 1 else replace(shape, size=(min(shape.size[0], LONGEST), shape.size[1]))
+    for shape in SHAPES
+]
+FEW = [SMALL[0], SMALL[9], SMALL[18]]  # rows that are kept, weights that stream, channels last
+INF, NAN = float("inf"), float("nan")
+
+Run = Callable[[Shape, list[Tensor | None], str], Tensor]
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
+    return Emulator(tmp_path_factory.mktemp("emulated"))
+
+
+@pytest.fixture
+def run(emulator: Emulator, nan_in_fresh_memory: None) -> Iterator[Run]:
+    def compute(shape: Shape, tensors: list[Tensor | None], precision: str) -> Tensor:
+        problem = shape.problem(tensors[0].dtype, precision)
+        reasons = CudaBackend().reasons(problem, HOPPER)
+        if reasons:
+            pytest.skip("; ".join(reasons))
+        config = hopper.configuration(problem)
+        assert config is not None
+        return cuda._kernel(problem, config, 0).compute(Operands(*tensors, None))
+
+    with in_place_of_a_gpu(emulator):
+        yield compute
+
+
+@pytest.mark.parametrize(("dtype", "precision"), PRECISIONS, ids=str)
+@pytest.mark.parametrize("shape", SMALL, ids=str)
+def test_the_results_keep_the_budget(run: Run, shape: Shape, dtype: torch.dtype, precision: str) -> None:
+    tensors = tensors_of(CPU, shape, dtype)
+    before = [None if t is None else t.clone() for t in tensors]
+    check_all(shape, tensors, precision, run(shape, tensors, precision))
+    assert all(a is None or torch.equal(a, b) for a, b in zip(tensors, before, strict=True))
+
+
+@pytest.mark.parametrize(("dtype", "precision"), PRECISIONS, ids=str)
+@pytest.mark.parametrize("shape", FEW, ids=str)
+def test_the_same_bits_in_every_batch(run: Run, shape: Shape, dtype: torch.dtype, precision: str) -> None:
+    tensors = tensors_of(CPU, shape, dtype)
+    y = run(shape, tensors, precision)
+    last = [tensors[0][-1:].clone(memory_format=torch.preserve_format), *tensors[1:]]
+    assert same_bits(run(replace(shape, batch=1), last, precision), y[-1:])
+
+
+@pytest.mark.parametrize("where", [0, 2], ids=["x", "pointwise"])
+@pytest.mark.parametrize("value", [INF, NAN])
+@pytest.mark.parametrize(("dtype", "precision"), PRECISIONS, ids=str)
+@pytest.mark.parametrize("shape", FEW, ids=str)
+def test_special_values(run: Run, shape: Shape, dtype: torch.dtype, precision: str, value: float, where: int) -> None:
+    tensors = tensors_of(CPU, shape, dtype)
+    target = tensors[where]
+    target.as_strided((target.numel(),), (1,))[target.numel() // 2 + 3] = value
+    y = run(shape, tensors, precision)
+    right = reference(shape, [None if t is None else t.double() for t in tensors]).to(dtype)
+    assert torch.equal(y.isnan(), right.isnan())
+    assert torch.equal(y[right.isinf()], right[right.isinf()])
+
+
+@pytest.mark.parametrize("form", ["slice", "misaligned"])
+@pytest.mark.parametrize("shape", FEW, ids=str)
+def test_any_strides_of_x(run: Run, shape: Shape, form: str) -> None:
+    tensors = tensors_of(CPU, shape, torch.float32)
+    x = tensors[0]
+    if form == "slice":
+        larger = torch.full((x.shape[0], x.shape[1] + 3, *x.shape[2:]), NAN)
+        larger[:, 2:-1] = x
+        tensors[0] = larger[:, 2:-1]
+    else:
+        tensors[0] = torch.cat([torch.zeros(1), x.flatten()])[1:].view(x.shape)
+    check_all(shape, tensors, "high", run(shape, tensors, "high"))
