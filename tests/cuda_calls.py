@@ -33,9 +33,10 @@ def reference(shape: Shape, tensors: list[Tensor | None]) -> Tensor:
     act = {"identity": lambda t: t, "relu": F.relu, "relu6": F.relu6}
     x, wd, wp, bd, bp = tensors
     if any(before != after for before, after in shape.padding):
-        middle = conv(F.pad(x, [n for pair in reversed(shape.padding) for n in pair]), wd, bd, groups=shape.channels)
+        x, padding = F.pad(x, [n for pair in reversed(shape.padding) for n in pair]), 0
     else:
-        middle = conv(x, wd, bd, padding=[before for before, _ in shape.padding], groups=shape.channels)
+        padding = [before for before, _ in shape.padding]
+    middle = conv(x, wd, bd, shape.stride or 1, padding, shape.dilation or 1, shape.channels)
     middle = act[shape.activations[0]](middle)
     return act[shape.activations[1]](conv(middle, wp, bp))
 

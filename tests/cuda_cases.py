@@ -23,6 +23,8 @@ class Shape:
     activations: tuple[str, str] = ("identity", "identity")
     biases: tuple[bool, bool] = (False, False)
     layout: str = CHANNELS_FIRST
+    stride: tuple[int, ...] = ()
+    dilation: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return "-".join(
@@ -35,6 +37,8 @@ class Shape:
                 self.kernel,
                 tuple(itertools.chain(*self.padding)),
                 *([self.layout] if self.layout != CHANNELS_FIRST else []),
+                *([f"s{self.stride}".replace(", ", "x")] if self.stride else []),
+                *([f"d{self.dilation}".replace(", ", "x")] if self.dilation else []),
             )
         )
 
@@ -43,7 +47,8 @@ class Shape:
         depthwise, pointwise = (Activation(name) for name in self.activations)
         epilogue = Epilogue(self.biases[0], depthwise, self.biases[1], pointwise, False)
         return Problem(
-            self.batch, self.channels, self.outputs, 1, self.size, self.kernel, ones, self.padding, ones, dtype,
+            self.batch, self.channels, self.outputs, 1, self.size, self.kernel, self.stride or ones, self.padding,
+            self.dilation or ones, dtype,
             layout=self.layout, precision=precision, epilogue=epilogue,
         )  # fmt: skip
 
@@ -73,6 +78,24 @@ SHAPES = [
     Shape(1, 56, 104, (14, 300), (2, 4), ((0, 1), (1, 2)), ("relu6", "identity"), (True, False), CHANNELS_LAST),
     Shape(2, 128, 200, (7, 7), (3, 3), ((2, 2), (0, 0)), layout=CHANNELS_LAST),
     Shape(1, 192, 328, (3, 140), (1, 17), ((0, 0), (8, 8)), biases=(True, True), layout=CHANNELS_LAST),
+    Shape(3, 64, 128, (14, 14), (3, 3), _SAME, layout=CHANNELS_LAST),
+    Shape(5, 32, 72, (7, 7), (3, 3), _SAME, ("relu6", "relu"), (True, True), CHANNELS_LAST),
+    Shape(2, 40, 64, (23, 37), (3, 3), _SAME, layout=CHANNELS_LAST, stride=(2, 2)),
+    Shape(1, 24, 48, (19, 19), (5, 3), ((4, 4), (3, 3)), layout=CHANNELS_LAST, dilation=(2, 3)),
+    Shape(
+        2,
+        16,
+        32,
+        (31, 20),
+        (4, 5),
+        ((1, 1), (2, 2)),
+        ("relu", "identity"),
+        (False, True),
+        CHANNELS_LAST,
+        (3, 2),
+        (1, 2),
+    ),
+    Shape(7, 8, 8, (3, 2), (3, 3), _SAME, layout=CHANNELS_LAST),
 ]
 A = Shape(16, 64, 128, (512, 512), (3, 3), _SAME)
 B = Shape(32, 256, 512, (4096,), (9,), ((4, 4),))

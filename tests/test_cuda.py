@@ -43,7 +43,7 @@ def ours(shape: Shape, tensors: list[Tensor | None], precision: str) -> Tensor:
     call = (sepconv.separable_conv1d, sepconv.separable_conv2d)[len(shape.size) - 1]
     uneven = any(before != after for before, after in shape.padding)
     return call(
-        *tensors, 1, "same" if uneven else tuple(before for before, _ in shape.padding),
+        *tensors, shape.stride or 1, "same" if uneven else tuple(before for before, _ in shape.padding), shape.dilation or 1,
         depthwise_activation=shape.activations[0], pointwise_activation=shape.activations[1], precision=precision,
     )  # fmt: skip
 

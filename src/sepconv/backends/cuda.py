@@ -28,7 +28,6 @@ ACTIVATIONS = ("identity", "relu", "relu6")
 HOPPER = (9, 0)
 THREADS = 640  # of a block
 LEAST_OF_TILE = 3  # a row of output pixels fills a third of a tile or more
-MOST_BOX = 256  # elements along an axis that the copy engine takes at a time
 
 
 class CudaBackend:
@@ -56,12 +55,14 @@ class CudaBackend:
         return [failure] if failure else []
 
     def slower(self, problem: Problem, device: Device) -> list[str]:
-        width, tile = problem.out_size[-1], self.configure(problem, device)[0].tile
-        tiles = problem.batch * math.prod(problem.out_size[:-1]) * math.ceil(width / tile)
+        config = self.configure(problem, device)[0]
+        tiles = math.prod(hopper.tiles(problem, config))
         if tiles < device.units:
-            return [f"{tiles} tiles of {tile} pixels are too few for {device.units} SMs"]
-        if width * LEAST_OF_TILE < tile:
-            return [f"rows of {width} pixels fill less than a third of tiles of {tile}"]
+            return [f"{tiles} tiles of {config.tile} pixels are too few for {device.units} SMs"]
+        if problem.out_size[-1] * LEAST_OF_TILE < config.tile:
+            return [f"rows of {problem.out_size[-1]} pixels fill less than a third of tiles of {config.tile}"]
+        if max(problem.stride + problem.dilation) > 1:
+            return ["strides and dilations have not been measured yet"]
         return []
 
     def is_ready(self, problem: Problem, device: Device) -> bool:
@@ -121,15 +122,22 @@ def _limits(problem: Problem) -> list[tuple[bool, str]]:
         ),
         (problem.layout == CHANNELS_FIRST or problem.rank == 2, "computes channels_last in 2-D only"),
         (problem.depth_multiplier == 1, "computes no depth multiplier yet"),
-        (max(problem.stride) == 1, "computes no stride but 1 yet"),
-        (max(problem.dilation) == 1, "computes no dilation but 1 yet"),
+        (channels_last or max(problem.stride) == 1, "computes no stride but 1 with channels first yet"),
+        (channels_last or max(problem.dilation) == 1, "computes no dilation but 1 with channels first yet"),
         (not epilogue.residual, "adds no residual yet"),
         (activations <= set(ACTIVATIONS), f"computes the activations {', '.join(ACTIVATIONS)} only"),
         (
             channels_last or max(padding_w, kernel_w - 1 - padding_w) <= lead,
             f"reaches {lead} columns to each side at most",
         ),
-        (hopper.box_columns(problem, hopper.TILE) <= MOST_BOX, f"loads at most {MOST_BOX} columns at a time"),
+        (
+            not channels_last or hopper.columns_read(problem) <= hopper.MOST_READ,
+            f"reaches {hopper.MOST_READ} columns in all for four pixels",
+        ),
+        (
+            channels_last or hopper.row_columns(problem, hopper.TILE) <= hopper.MOST_BOX,
+            f"loads at most {hopper.MOST_BOX} columns at a time",
+        ),
         *(
             (n * size % ROW_BYTES == 0, f"{name} of {n * size} bytes are no multiple of {ROW_BYTES}")
             for name, n in runs.items()
@@ -149,6 +157,8 @@ def build(problem: Problem, config: CudaConfig) -> nvrtc.Build:
         "STAGED": config.staged,
         "WEIGHT_STAGES": config.weight_stages,
         "TILE": config.tile,
+        "PATCH_ROWS": config.patch[0],
+        "PATCH_COLUMNS": config.patch[1],
     }
     return nvrtc.Build("forward", SOURCES / "forward.cu", macros(problem, how), "sm_90a")
 
@@ -200,7 +210,8 @@ class Call(ctypes.Structure):
     _fields_ = (
         *((name, TensorMap) for name in ("x_map", "y_map", "weight_map")),
         *((name, ctypes.c_void_p) for name in _ADDRESSES),
-        *((name, ctypes.c_int) for name in ("parts", "rows_of_part", "longer_parts", "stays")),
+        *((name, ctypes.c_int) for name in ("parts", "rows_of_part", "longer_parts", "stays", "images")),
+        ("up_to_64_bytes", ctypes.c_byte * 60),  # of which the kernel's is a multiple
     )
 
 
@@ -253,17 +264,17 @@ def _kernel(problem: Problem, config: CudaConfig, device: int) -> Kernel:
     with torch.cuda.device(device):
         function = cuda_driver.load(code, "sepconv_forward", shared)
         clusters = cuda_driver.most_clusters(function, config.cluster, THREADS, shared, device)
-    strips, rows = math.ceil(problem.out_size[-1] / config.tile), problem.batch * math.prod(problem.out_size[:-1])
-    call = Call()
+    strips, rows = hopper.tiles(problem, config)
+    call = Call(images=problem.batch)
     # Where rows are kept, a part begins with the rows above its first one: few long parts load less, but each block needs one.
     call.parts = min(rows, max(problem.batch, clusters // strips)) if config.rolls else rows
     call.rows_of_part, call.longer_parts = divmod(rows, call.parts)
     item = problem.dtype.itemsize
-    x_box = (hopper.part(problem), hopper.box_rows(problem, config.rolls), hopper.box_columns(problem, config.tile))
+    x_box = (hopper.part(problem), *hopper.input_box(problem, config))
     _encode_images(call.x_map, problem, problem.in_channels, problem.in_size, x_box)
     y_box = (hopper.GROUP_ROWS, 1, 128 // item)
     if problem.layout == CHANNELS_LAST:
-        y_box = y_box[::-1]
+        y_box = (128 // item, *config.patch)
     _encode_images(call.y_map, problem, problem.out_channels, problem.out_size, y_box, SWIZZLE_128)
     if config.weight_stages:
         weight_box = (hopper.weight_part(problem, config), hopper.GROUP_ROWS)

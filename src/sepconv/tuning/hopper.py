@@ -1,5 +1,6 @@
 """How the kernel for Hopper runs a problem: one configuration, by the shared memory that its parts take."""
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,6 +12,10 @@ from sepconv.problem import CHANNELS_LAST, Problem
 SHARED_BYTES = 227 << 10  # what a block may have
 TILE, PASS = 128, 128  # pixels of a tile, output channels that are computed together: kernels/cuda/problem.cuh
 GROUP_ROWS = 64  # of the product, that each of its two groups has at a time
+MOST_BOX = 256  # rows, or columns, that the copy engine loads at a time
+MOST_ABOVE_LEAST = (1.25, 2.0)  # times the least cost: among such patches others do not matter, and then among such
+PATCH = (1, GROUP_ROWS)  # rows and columns of output pixels; where there are no others: half of a tile
+MOST_READ = 24  # columns of x that a thread reads for four pixels of a row
 MOST_KEPT = 128  # channels, times rows that are kept in registers
 ANY = 1 << 30
 
@@ -26,7 +31,7 @@ class CudaConfig:
     operand are under way; `staged` boxes of results of 128 bytes by 64 rows are written by way of shared memory at a time, by
     each half of a block (0: results are written from registers). With `weight_stages` a block computes all output channels, and
     the pointwise weights stream through it for each tile, so many parts at a time in each stream (0: they stay). A `tile` is so
-    many pixels.
+    many pixels of a row or, with channels last and whole windows, two patches of so many rows and columns.
     """
 
     cluster: int
@@ -37,14 +42,16 @@ class CudaConfig:
     staged: int
     weight_stages: int = 0
     tile: int = TILE
+    patch: tuple[int, int] = PATCH
 
     def __str__(self) -> str:
         blocks = f"clusters of {self.cluster} blocks" if self.cluster > 1 else "single blocks"
         share = f"{self.outputs} output channels"
         if self.weight_stages:
             share = f"all output channels, {self.weight_stages} parts of weights that stream"
+        patch = f" in patches of {self.patch[0]} x {self.patch[1]}" if self.patch != PATCH else ""
         return (
-            f"{blocks} of {share}, tiles of {self.tile} pixels, {'rolling rows' if self.rolls else 'whole windows'}, "
+            f"{blocks} of {share}, tiles of {self.tile} pixels{patch}, {'rolling rows' if self.rolls else 'whole windows'}, "
             f"{self.stages} stages, {self.slots} slots, {self.staged} boxes staged"
         )
 
@@ -73,6 +80,7 @@ def shared_bytes(problem: Problem, config: CudaConfig) -> int:
     biases *= problem.epilogue.pointwise_bias
     taps = own * _tap_bytes(problem)
     rings = config.slots * _slot_bytes(problem, config) + config.stages * _stage_bytes(problem, config)
+    rings += _bytes_beyond_stages(problem, config)
     barriers = 16 * (config.stages + config.slots + stream_count(problem) * config.weight_stages)
     return weights + rings + 2 * config.staged * GROUP_ROWS * 128 + taps + biases * 4 + barriers + 1024
 
@@ -154,6 +162,9 @@ def _resident(problem: Problem, rolls: bool) -> Iterator[CudaConfig]:
         cluster = next((size for size in (1, 2, 4) if problem.out_channels <= size * outputs), 0)
         if not cluster or (rolls and not _can_roll(problem, cluster)):
             continue
+        if _channels_last(problem) and not rolls:
+            yield from _patched(problem, cluster, outputs)
+            continue
         for tile in (TILE,) if rolls else _tiles(problem):
             for staged, slots, stages in _wishes(problem, cluster, outputs, tile):
                 yield CudaConfig(cluster, outputs, rolls, stages, slots, staged, tile=tile)
@@ -194,7 +205,68 @@ def _can_stream(problem: Problem) -> bool:
 
 def _can_roll(problem: Problem, cluster: int) -> bool:
     kept = window_rows(problem) - 1
+    if _channels_last(problem) and (max(problem.stride + problem.dilation) > 1 or not _fills_tiles(problem)):
+        return False
     return kept > 0 and kept * own_channels(problem, cluster) <= MOST_KEPT
+
+
+def _fills_tiles(problem: Problem) -> bool:
+    """Whether rows of y are long enough for tiles of one row: where they are not, patches have less work."""
+    columns = problem.out_size[-1]
+    return columns >= 0.75 * _up(columns, TILE)
+
+
+def _patched(problem: Problem, cluster: int, outputs: int) -> Iterator[CudaConfig]:
+    """Whole windows with channels last: patches that cost little come first, whatever else there is room for."""
+    costs = _patches(problem)
+    least = min(costs.values(), default=0.0)
+    for above, most in itertools.pairwise((0.0, *MOST_ABOVE_LEAST)):
+        patches = [patch for patch, cost in costs.items() if above * least < cost <= most * least]
+        for staged, slots, stages in _wishes(problem, cluster, outputs, TILE):
+            if staged:  # the copy engine writes patches
+                yield from (
+                    CudaConfig(cluster, outputs, False, stages, slots, staged, patch=patch) for patch in patches
+                )
+
+
+def _patches(problem: Problem) -> dict[tuple[int, int], float]:
+    """What it costs to compute y in patches of so many rows and columns, for each product group one at a time; the best first.
+
+    A patch costs the product's 64 rows whatever it fills of them, what is loaded for it, and four pixels of a row at a time in
+    the window's step.
+    """
+    height, width = problem.out_size
+    found = {}
+    for rows in range(1, min(height, GROUP_ROWS) + 1):
+        for columns in range(1, min(width, GROUP_ROWS // rows) + 1):
+            box = _input_rows(problem, rows), _input_columns(problem, columns)
+            if max(box) <= MOST_BOX and 2 * math.prod(box) * 128 <= SHARED_BYTES // 3:
+                count = math.ceil(height / rows) * math.ceil(width / columns)
+                cost = GROUP_ROWS + math.prod(box) / 2 + rows * math.ceil(columns / 4)
+                found[rows, columns] = count * cost
+    return dict(sorted(found.items(), key=lambda item: item[1]))
+
+
+def _input_rows(problem: Problem, rows: int) -> int:
+    return (rows - 1) * problem.stride[0] + (problem.kernel_size[0] - 1) * problem.dilation[0] + 1
+
+
+def _input_columns(problem: Problem, columns: int) -> int:
+    return (columns - 1) * problem.stride[-1] + (problem.kernel_size[-1] - 1) * problem.dilation[-1] + 1
+
+
+def has_patches(problem: Problem, config: CudaConfig) -> bool:
+    """Whether a tile is two patches; else it is part of a row."""
+    return _channels_last(problem) and not config.rolls
+
+
+def tiles(problem: Problem, config: CudaConfig) -> tuple[int, int]:
+    """The tiles side by side in a row of y, and the rows of all images; of patches all tiles count as one below the other."""
+    if not has_patches(problem, config):
+        return math.ceil(problem.out_size[-1] / config.tile), problem.batch * math.prod(problem.out_size[:-1])
+    sizes = zip(problem.out_size, config.patch, strict=True)
+    patches = problem.batch * math.prod(math.ceil(size / of_patch) for size, of_patch in sizes)
+    return 1, math.ceil(patches / 2)
 
 
 def _block_outputs(problem: Problem, rolls: bool) -> tuple[int, ...]:
@@ -212,7 +284,7 @@ def _wishes(problem: Problem, cluster: int, outputs: int, tile: int) -> list[tup
         slots = own_channels(problem, cluster) // chunk(problem) * cluster
         return [(0, slots, 4), (0, slots, 2)]
     if _channels_last(problem):
-        found = [(boxes, 2, 4), (half, 2, 4), (half, 2, 3), (0, 2, 2), (half, 1, 3), (0, 1, 2)]
+        found = [(boxes, 2, 4), (half, 2, 4), (half, 2, 3), (0, 2, 2), (half, 2, 2), (half, 1, 3), (0, 1, 2), (1, 1, 2)]
         return [(staged, slots * cluster, stages) for staged, slots, stages in found]
     if cluster == 1:
         return [(boxes, 8, 6), (half, 8, 4), (boxes, 4, 6), (boxes, 4, 4), (half, 4, 4), (0, 4, 3), (0, 2, 2)]
@@ -230,8 +302,13 @@ def _with_more_stages(problem: Problem, config: CudaConfig) -> CudaConfig:
 
 
 def _stage_bytes(problem: Problem, config: CudaConfig) -> int:
-    box = part(problem) * box_rows(problem, config.rolls) * box_columns(problem, config.tile)
-    return _up(box * problem.dtype.itemsize, 128)
+    boxes = 2 if has_patches(problem, config) else 1
+    return _up(boxes * part(problem) * math.prod(input_box(problem, config)) * problem.dtype.itemsize, 128)
+
+
+def _bytes_beyond_stages(problem: Problem, config: CudaConfig) -> int:
+    columns = config.patch[1]
+    return (_up(columns, 4) - columns) * problem.stride[-1] * 128 if has_patches(problem, config) else 0
 
 
 def _slot_bytes(problem: Problem, config: CudaConfig) -> int:
@@ -243,14 +320,21 @@ def window_rows(problem: Problem) -> int:
     return (1, *problem.kernel_size)[-2]
 
 
-def box_rows(problem: Problem, rolls: bool) -> int:
-    """The rows that are loaded at a time."""
-    return 1 if rolls else window_rows(problem)
+def input_box(problem: Problem, config: CudaConfig) -> tuple[int, int]:
+    """The rows and columns that are loaded at a time, for a tile or a patch, with those around it."""
+    if has_patches(problem, config):
+        return _input_rows(problem, config.patch[0]), _input_columns(problem, config.patch[1])
+    return 1 if config.rolls else window_rows(problem), row_columns(problem, config.tile)
 
 
-def box_columns(problem: Problem, tile: int) -> int:
-    """The columns that are loaded for a tile, with those before and behind it."""
+def row_columns(problem: Problem, tile: int) -> int:
+    """The columns that are loaded for so many pixels of a row, with those before and behind them."""
     return tile + (problem.kernel_size[-1] - 1 if _channels_last(problem) else 2 * lead(problem))
+
+
+def columns_read(problem: Problem) -> int:
+    """The columns of x that a thread reads for four pixels of a row of a patch."""
+    return _input_columns(problem, 4)
 
 
 def lead(problem: Problem) -> int:

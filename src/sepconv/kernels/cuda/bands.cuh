@@ -32,7 +32,7 @@ class Lane {
  public:
   __device__ __forceinline__ Lane(u32 stages, u32 slots, u32 taps, int warp, int lane) {
     const int channel = warp * kSteps, segment = lane / 4, pair = lane % 4 * 2;
-    from_ = stages + (channel * kRows * kBoxColumns + kLead - kEvenPadding + segment * 8 + pair) * 2;
+    from_ = stages + (channel * kBoxRows * kBoxColumns + kLead - kEvenPadding + segment * 8 + pair) * 2;
     to_ = slots + offset(channel, segment * 8 + pair);
     taps_ = taps + channel * kTapBytes;
 #pragma unroll
@@ -50,7 +50,7 @@ class Lane {
   }
 
   __device__ __forceinline__ void load(Input& v, u32 stage, int step, int h) const {
-    stage += from_ + (step * kRows + h) * kBoxColumns * 2;
+    stage += from_ + (step * kBoxRows + h) * kBoxColumns * 2;
 #pragma unroll
     for (int i = 0; i < kDeeps * 4; ++i) {
       const bool exists = i % 2 == 0 || kTile == 128;  // segments from 8 on

@@ -31,6 +31,27 @@ __device__ __forceinline__ void load_input(const Call& call, u32 stages, const B
   });
 }
 
+// The input of both patches of a tile. Behind the last image there are zeros.
+__device__ __forceinline__ void load_patches(const Call& call, u32 stages, const Barriers& barriers, int rank) {
+  const u64 policy = cache_policy(false);
+  Ring<kStages> ring;
+  for_items(call.parts, [&](const Item& item) {
+    const Tile tile{item.begin, 0, 0};
+    const Spot spots[2] = {spot_of(tile, 0), spot_of(tile, 1)};
+#pragma unroll 1
+    for (int channel = rank * kChunk; channel < kChunks * kChunk; channel += channel % kChunk + kPart < kChunk ? kPart : kPart + (kCluster - 1) * kChunk) {
+      barrier_wait(barriers.stage_empty(ring.at), ring.parity ^ 1);
+      barrier_expect(barriers.stage_full(ring.at), kInputBytes);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        load_box(stages + ring.at * kStageBytes + i * kBoxBytes, call.x_map, barriers.stage_full(ring.at),
+                 spots[i].column * kStrideW - kPaddingW, spots[i].row * kStrideH - kPaddingH, channel, spots[i].image, policy);
+      }
+      ring.next();
+    }
+  });
+}
+
 // A row of input of a tile, which stays in L2, is treated as usual again; by the threads of a role.
 __device__ __forceinline__ void let_go_of_row(const Call& call, const Item& item, int row, int rank, int thread) {
   const int bytes = min(kTile, kInW - item.column) * (kChannelsLast ? kChannels : 1) * kElementBytes, lines = (bytes + 127) / 128;

@@ -79,11 +79,14 @@ class Results {
   __device__ __forceinline__ int group_output(const Tile& tile) const {
     return tile.output + (kChannelsLast ? 0 : group_ * kBlockRows);
   }
-  __device__ __forceinline__ int group_pixel(const Tile& tile) const { return tile.column + (kChannelsLast ? group_ * kBlockRows : 0); }
   __device__ __forceinline__ int output(const Tile& tile) const {
     return group_output(tile) + (kChannelsLast ? column() : row_);
   }
-  __device__ __forceinline__ int pixel(const Tile& tile) const { return group_pixel(tile) + (kChannelsLast ? row_ : column()); }
+  __device__ __forceinline__ int pixel(const Tile& tile) const { return spot_of(tile, group_).column + (kChannelsLast ? row_ : column()); }
+  // Whether its first row, or the one 8 rows further down, is one of the patch.
+  __device__ __forceinline__ bool is_of_patch(int half) const {
+    return !kPatches || kPatchPixels == kBlockRows || row_ + 8 * half < kPatchPixels;
+  }
 
   // The bias of a pass's first output channel, in bytes.
   static __device__ __forceinline__ u32 bias_of(const Tile& tile) {
@@ -124,7 +127,7 @@ class Results {
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      note(sum[4 * eight + 2 * half], sum[4 * eight + 2 * half + 1], eight);
+      if (is_of_patch(half)) note(sum[4 * eight + 2 * half], sum[4 * eight + 2 * half + 1], eight);
       float pair[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -189,11 +192,12 @@ class Results {
   }
 
   __device__ __forceinline__ void store_boxes(int begin, const Tile& tile, bool wait) const {
+    const Spot spot = spot_of(tile, group_);
 #pragma unroll
     for (int box = 0; box < kStaged; ++box) {
       const int along = begin * 8 + box * kBoxColumnsOut;
-      store_box(call_.y_map, staged_ + box * kResultBytes, group_pixel(tile) + (kChannelsLast ? 0 : along), tile.row_of_image(),
-                group_output(tile) + (kChannelsLast ? along : 0), tile.image());
+      store_box(call_.y_map, staged_ + box * kResultBytes, spot.column + (kChannelsLast ? 0 : along), spot.row,
+                group_output(tile) + (kChannelsLast ? along : 0), spot.image);
     }
     commit_stores();
     if (wait) wait_stores();
@@ -203,8 +207,8 @@ class Results {
   __device__ __forceinline__ Area area(const Tile& tile) const {
     constexpr int kRows = kWriters == kGroup ? kBlockRows : 16;
     const int first = unforeseen(thread_) / kWriters * kRows;
-    return {tile.image(), tile.row_of_image(), group_pixel(tile) + (kChannelsLast ? first : 0), kChannelsLast ? kRows : kColumns,
-            group_output(tile) + (kChannelsLast ? 0 : first), kChannelsLast ? kColumns : kRows};
+    return {spot_of(tile, group_), kChannelsLast ? first : 0, kChannelsLast ? kRows : kColumns, group_output(tile) + (kChannelsLast ? 0 : first),
+            kChannelsLast ? kColumns : kRows};
   }
 
   const Call& call_;

@@ -12,11 +12,11 @@ __device__ __forceinline__ float depthwise_exactly(const Call& call, int image, 
   float sum = call.depthwise_bias ? element(call.depthwise_bias, channel) : 0.f;
 #pragma unroll 1
   for (int h = 0; h < kKernelH; ++h) {
-    const int in_row = row - kPaddingH + h;
+    const int in_row = row * kStrideH - kPaddingH + h * kDilationH;
     if (in_row < 0 || in_row >= kInH) continue;
 #pragma unroll 1
     for (int w = 0; w < kKernelW; ++w) {
-      const int in_column = column - kPaddingW + w;
+      const int in_column = column * kStrideW - kPaddingW + w * kDilationW;
       if (in_column < 0 || in_column >= kInW) continue;
       sum = fmaf(element(call.depthwise_weight, (channel * kKernelH + h) * kKernelW + w),
                  element(call.x, index_of<kChannels, kInH, kInW>(image, channel, in_row, in_column)), sum);
@@ -25,23 +25,27 @@ __device__ __forceinline__ float depthwise_exactly(const Call& call, int image, 
   return activate<kDepthwiseActivation>(sum);
 }
 
-// Some pixels of a row, some output channels of each.
+// Some pixels of a row or, row after row, of a patch; some output channels of each.
 struct Area {
-  int image, row, column, pixels, output, outputs;
+  Spot spot;
+  int first, pixels, output, outputs;
 };
 
 __device__ __forceinline__ void compute_exactly(const Call& call, const Area& area, int thread, int threads) {
 #pragma unroll 1
   for (int i = thread; i < area.pixels * area.outputs; i += threads) {
-    const int column = area.column + i % area.pixels, output = area.output + i / area.pixels;
+    const int pixel = area.first + i % area.pixels, output = area.output + i / area.pixels;
+    const int image = area.spot.image, row = area.spot.row + (kPatches ? pixel / kPatchColumns : 0);
+    const int column = area.spot.column + (kPatches ? pixel % kPatchColumns : pixel);
+    if (kPatches && (pixel >= kPatchPixels || row >= kOutH || image >= call.images)) continue;
     if (column >= kOutW || output >= kOutputs) continue;
     float sum = call.pointwise_bias ? element(call.pointwise_bias, output) : 0.f;
 #pragma unroll 1
     for (int channel = 0; channel < kChannels; ++channel) {
       sum = fmaf(element(call.pointwise_weight, (long long)(output) * kChannels + channel),
-                 depthwise_exactly(call, area.image, channel, area.row, column), sum);
+                 depthwise_exactly(call, image, channel, row, column), sum);
     }
-    set_element(call.y, index_of<kOutputs, kOutH, kOutW>(area.image, output, area.row, column), activate<kPointwiseActivation>(sum));
+    set_element(call.y, index_of<kOutputs, kOutH, kOutW>(image, output, row, column), activate<kPointwiseActivation>(sum));
   }
 }
 

@@ -35,7 +35,10 @@ extern "C" __global__ void
   if (group == 0) {
     change_registers<kFirstRegisters, kCopyRegisters>();
     begin_role();
-    if (threadIdx.x == 0) load_input(call, start + kStagesAt, barriers, rank);
+    if (threadIdx.x == 0) {
+      if constexpr (kPatches) load_patches(call, start + kStagesAt, barriers, rank);
+      else load_input(call, start + kStagesAt, barriers, rank);
+    }
     if (kStreams && warp >= 1 && warp <= kStreamCount && lane == 0) stream_weights(call, start + kWeightsAt, barriers, warp - 1);
     if (kCluster > 1 && warp == 1) send_chunks(call, start + kSlotsAt, barriers, rank, lane);
   } else if (group < 3) {

@@ -48,7 +48,7 @@ __device__ __forceinline__ void add_taps(float (&sum)[AtOnce][Pixels], const Flo
 #pragma unroll
     for (int k = 0; k < kKernelW; ++k) {
 #pragma unroll
-      for (int p = 0; p < Pixels; ++p) sum[c][p] = fmaf(taps.v[c][k], input.v[c][Before + p + k], sum[c][p]);
+      for (int p = 0; p < Pixels; ++p) sum[c][p] = fmaf(taps.v[c][k], input.v[c][Before + p * kStrideW + k * kDilationW], sum[c][p]);
     }
   }
 }

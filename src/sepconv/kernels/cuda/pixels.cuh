@@ -1,14 +1,25 @@
 // What a lane of the depthwise step has where the channels of a pixel lie together: two neighbouring channels of a part, and of
-// its warp's sixteen pixels some, four at a time.
+// its warp's pixels some, four of a row at a time. Four warps have a patch.
 #pragma once
 
 #include "lane.cuh"
 
 namespace sepconv {
 
-constexpr int kAtOnce = 2, kPairs = kPart / kAtOnce, kPixelsOfWarp = kTile / kTeamWarps;
-constexpr int kStepPixels = 32 / kPairs * kPixels, kSteps = kPixelsOfWarp / kStepPixels;
-constexpr int kRead = kPixels + kKernelW - 1, kBefore = 0;
+constexpr int kAtOnce = 2, kPairs = kPart / kAtOnce;
+// A unit is kPixels pixels of a row of a patch, or fewer at its end; each step of a warp has one, or more side by side.
+constexpr int kUnitsOfRow = (kPatchColumns + kPixels - 1) / kPixels, kUnits = kPatchRows * kUnitsOfRow, kSideBySide = 32 / kPairs;
+constexpr int kPatchWarps = kTeamWarps / 2, kSteps = (kUnits + kPatchWarps * kSideBySide - 1) / (kPatchWarps * kSideBySide);
+constexpr int kRead = (kPixels - 1) * kStrideW + kReachW, kBefore = 0;
+
+// Whether any of a unit's windows has a tap on this column of it.
+constexpr __device__ bool is_read(int column) {
+  for (int p = 0; p < kPixels; ++p) {
+    const int in_window = column - p * kStrideW;
+    if (in_window >= 0 && in_window < kReachW && in_window % kDilationW == 0) return true;
+  }
+  return false;
+}
 
 using Input = FloatInput<kAtOnce, kRead>;
 using Taps = FloatTaps<kAtOnce>;
@@ -19,11 +30,12 @@ __device__ __forceinline__ void add_row(float (&sum)[kAtOnce][kPixels], const Ta
 
 class Lane {
  public:
-  __device__ __forceinline__ Lane(u32 stages, u32 slots, u32 taps, int warp, int lane) {
-    const int channel = lane % kPairs * kAtOnce, pixel = warp * kPixelsOfWarp + lane / kPairs * kPixels;
-    from_ = stages + pixel * 128 + channel * kElementBytes;
-    to_ = slots + pixel * 128 + ((channel / 8 ^ pixel % 8) << 4) + channel % 8 * 2;
-    taps_ = taps + channel * 4;
+  __device__ __forceinline__ Lane(u32 stages, u32 slots, u32 taps, int warp, int lane)
+      : first_(warp % kPatchWarps * kSteps * kSideBySide + lane / kPairs), channel_(lane % kPairs * kAtOnce) {
+    const int patch = warp / kPatchWarps, row = patch * kBlockRows + (kPatches ? 0 : first_ * kPixels);
+    from_ = stages + (kPatches ? patch * kBoxBytes : row * 128) + channel_ * kElementBytes;
+    to_ = slots + row * 128 + ((kPatches ? 0 : channel_ / 8 ^ row % 8) << 4) + channel_ % 8 * 2;
+    taps_ = taps + channel_ * 4;
   }
 
   // Where the taps of a channel of the block's lie, in floats.
@@ -42,26 +54,54 @@ class Lane {
   }
 
   __device__ __forceinline__ void load(Input& input, u32 stage, int step, int h) const {
+    const Unit unit = unit_of(step);
+    const int in_box = kPatches ? unit.row * kStrideH * kBoxColumns + unit.column * kStrideW : step * kStepPixels;
+    const u32 from = stage + from_ + (in_box + h * kDilationH * kBoxColumns) * 128;
 #pragma unroll
     for (int i = 0; i < kRead; ++i) {
+      if (!is_read(i)) continue;
       float both[2];
-      load_elements<2>(both, stage + from_ + (h * kBoxColumns + step * kStepPixels + i) * 128);
+      load_elements<2>(both, from + i * 128);
       input.v[0][i] = both[0], input.v[1][i] = both[1];
     }
   }
 
-  // The pieces of 16 bytes of a pixel's channels lie swizzled by the pixel's number.
   __device__ __forceinline__ void put(u32 slot, int part, int step, float (&done)[2][kPixels]) const {
+    const Unit unit = unit_of(step);
+    if (!unit.exists) return;
 #pragma unroll
     for (int p = 0; p < kPixels; ++p) {
+      if (kPatches && unit.column + p >= kPatchColumns) continue;
       float both[2] = {done[0][p], done[1][p]};
-      const int pixel = step * kStepPixels + p;
-      const u32 to = ((slot + to_) ^ ((part % kParts * kPart / 8 ^ pixel % 8) << 4)) + pixel * 128;
+      const u32 to = place(slot, part, unit, step, p);
       for_terms(both, [&](int t, const u32(&pairs)[1]) { store_words(to + t * kTermBytes, pairs); });
     }
   }
 
  private:
+  static constexpr int kStepPixels = kSideBySide * kPixels;  // where a patch is part of a row
+
+  // Its row and its first column in the patch. Instead of units behind the last one that is computed again, and not put. Found anew whenever
+  // it is wanted: those of all steps would take registers.
+  struct Unit {
+    int row, column;
+    bool exists;
+  };
+  __device__ __forceinline__ Unit unit_of(int step) const {
+    if constexpr (!kPatches) return {0, 0, true};
+    const int number = unforeseen(first_) + step * kSideBySide, unit = min(number, kUnits - 1);
+    return {unit / kUnitsOfRow, unit % kUnitsOfRow * kPixels, number < kUnits};
+  }
+
+  // Where a pixel of a step goes. The pieces of 16 bytes of a pixel's channels lie swizzled by the pixel's number.
+  __device__ __forceinline__ u32 place(u32 slot, int part, const Unit& unit, int step, int p) const {
+    const int piece = part % kParts * kPart / 8, pixel = step * kStepPixels + p;
+    if constexpr (!kPatches) return ((slot + to_) ^ ((piece ^ pixel % 8) << 4)) + pixel * 128;
+    const int in_patch = unit.row * kPatchColumns + unit.column + p;
+    return slot + to_ + in_patch * 128 + ((piece + channel_ / 8 ^ in_patch % 8) << 4);
+  }
+
+  const int first_, channel_;
   u32 from_, to_, taps_;
 };
 

@@ -25,7 +25,7 @@ class Lane {
  public:
   __device__ __forceinline__ Lane(u32 stages, u32 slots, u32 taps, int warp, int lane) {
     const int channel = warp * kSteps * kStepChannels + lane / kSharing, pixel = lane % kSharing * kPixels;
-    from_ = stages + (channel * kRows * kBoxColumns + kLead + pixel - kPixels * kLeft) * kElementBytes;
+    from_ = stages + (channel * kBoxRows * kBoxColumns + kLead + pixel - kPixels * kLeft) * kElementBytes;
     to_ = slots + offset(channel, pixel), swaps_ = kInRuns && pixel >= 64;
     taps_ = taps + channel * kTapFloats * 4;
   }
@@ -42,7 +42,7 @@ class Lane {
   }
 
   __device__ __forceinline__ void load(Input& input, u32 stage, int step, int h) const {
-    stage += from_ + (step * kStepChannels * kRows + h) * kBoxColumns * kElementBytes;
+    stage += from_ + (step * kStepChannels * kBoxRows + h) * kBoxColumns * kElementBytes;
 #pragma unroll
     for (int i = 0; i < kRead; i += kPixels) load_floats<kPixels>(&input.v[0][i], stage + i * kElementBytes);
   }

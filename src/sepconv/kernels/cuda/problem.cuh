@@ -8,6 +8,7 @@ namespace sepconv {
 
 constexpr int kChannels = SEPCONV_CHANNELS, kOutputs = SEPCONV_OUTPUTS;
 constexpr int kKernelH = SEPCONV_KERNEL_H, kKernelW = SEPCONV_KERNEL_W, kPaddingH = SEPCONV_PADDING_H, kPaddingW = SEPCONV_PADDING_W;
+constexpr int kStrideH = SEPCONV_STRIDE_H, kStrideW = SEPCONV_STRIDE_W, kDilationH = SEPCONV_DILATION_H, kDilationW = SEPCONV_DILATION_W;
 constexpr int kInH = SEPCONV_IN_H, kInW = SEPCONV_IN_W, kOutH = SEPCONV_OUT_H, kOutW = SEPCONV_OUT_W;
 // How: blocks in a cluster, which share the depthwise step; output channels of a block; whether each input row is loaded once, and what it
 // adds to rows further down is kept; stages of input, slots of operand chunks, boxes of results that each product group stages
@@ -23,10 +24,14 @@ constexpr bool kDepthwiseBias = SEPCONV_DEPTHWISE_BIAS, kPointwiseBias = SEPCONV
 // An operand of the product is a sum of so many 16-bit terms: 1 for 16-bit tensors, 2 or 3 for float32.
 constexpr int kTerms = SEPCONV_TERMS;
 
-// A tile is kTile pixels of one output row. Channels come in chunks; chunk c belongs to block c % kCluster of a cluster. A chunk
+// A tile is kTile pixels of one output row. With channels last it is two patches of output pixels, one for each product group: rows of a part
+// of an image or, where rows are kept, the halves of one row. Channels come in chunks; chunk c belongs to block c % kCluster of a cluster. A chunk
 // of input comes in parts, each a stage: with channels last, 128 bytes of every pixel.
 constexpr int kTile = SEPCONV_TILE, kChunk = kChannelsLast ? 64 : 16;
 static_assert(kTile == 128 || (kTile == 64 && !kChannelsLast), "tiles of 128 pixels, or 64 where they lie together");
+constexpr int kPatchRows = SEPCONV_PATCH_ROWS, kPatchColumns = SEPCONV_PATCH_COLUMNS, kPatchPixels = kPatchRows * kPatchColumns;
+constexpr bool kPatches = kChannelsLast && !kRolls;
+static_assert(kPatches || (kStrideH == 1 && kStrideW == 1 && kDilationH == 1 && kDilationW == 1), "only patches have windows with steps");
 constexpr int kOwnChunks = ((kChannels + kChunk - 1) / kChunk + kCluster - 1) / kCluster, kChunks = kOwnChunks * kCluster;
 constexpr int kPart = kChannelsLast ? 128 / kElementBytes : kChunk, kParts = kChunk / kPart;
 // The product's rows are output channels and its columns pixels or, with channels last, the other way round. Each of the two
@@ -50,11 +55,14 @@ constexpr int kTeams = kInTeams ? 2 : 1, kTeamWarps = kDepthwiseWarps / kTeams;
 constexpr bool kManyRegisters = kKept == 0 && !kChannelsLast;
 
 // A stage of input is one row of a part's channels, or all rows of a window, with the columns before and behind the tile that the
-// window reaches. Where pixels lie together these are 32 bytes each, since a box that starts on 32 bytes is loaded a third faster
+// window reaches; or the boxes of two patches. Where pixels lie together these are 32 bytes each, since a box that starts on 32 bytes is loaded a third faster
 // than one that starts on 16 (H200, 2026-11-29).
 constexpr int kLead = kChannelsLast ? kPaddingW : 32 / kElementBytes;
-constexpr int kBoxColumns = kChannelsLast ? kTile + kKernelW - 1 : kTile + 2 * kLead, kRows = kRolls ? 1 : kKernelH;
-constexpr int kInputBytes = kPart * kRows * kBoxColumns * kElementBytes, kStageBytes = (kInputBytes + 127) / 128 * 128;
+constexpr int kReachH = (kKernelH - 1) * kDilationH + 1, kReachW = (kKernelW - 1) * kDilationW + 1;  // of the window, in rows and columns of x
+constexpr int kRowColumns = kChannelsLast ? kTile + kKernelW - 1 : kTile + 2 * kLead;
+constexpr int kBoxColumns = kPatches ? (kPatchColumns - 1) * kStrideW + kReachW : kRowColumns;
+constexpr int kBoxRows = kPatches ? (kPatchRows - 1) * kStrideH + kReachH : kRolls ? 1 : kKernelH;
+constexpr int kBoxBytes = kPart * kBoxRows * kBoxColumns * kElementBytes, kInputBytes = (kPatches ? 2 : 1) * kBoxBytes, kStageBytes = (kInputBytes + 127) / 128 * 128;
 
 // A chunk of the operand, for each term: rows of 128 bytes, of 64 pixels of one channel, or of 64 channels of one pixel.
 constexpr int kTermBytes = kTile * kChunk * 2, kSlotBytes = kTerms * kTermBytes;
@@ -79,15 +87,20 @@ constexpr int kTapRow = kChannelsLast ? kKernelW + 1 : kKernelW / 4 * 4 + 4, kTa
 constexpr bool kBands = !kChannelsLast && kElementBytes == 2;
 constexpr int kPairs16 = kKernelW + 2, kTapBytes = kBands ? kKernelH * kPairs16 * 4 + 4 : kTapFloats * 4;
 
+// Four pixels of a patch that are computed together may reach beyond the last box.
+constexpr int kBeyondStages = kPatches ? (3 - (kPatchColumns + 3) % 4) * kStrideW * 128 : 0;
+
 // Shared memory, from 1024 bytes on a multiple of which it begins.
 constexpr int kWeightsAt = 0, kSlotsAt = kWeightsAt + kWeightBytes, kStagedAt = kSlotsAt + kSlots * kSlotBytes;
-constexpr int kStagesAt = kStagedAt + 2 * kStaged * kResultBytes, kTapsAt = kStagesAt + kStages * kStageBytes;
+constexpr int kStagesAt = kStagedAt + 2 * kStaged * kResultBytes, kTapsAt = kStagesAt + kStages * kStageBytes + kBeyondStages;
 constexpr int kBiasAt = kTapsAt + kOwnChunks * kChunk * kTapBytes, kBarriersAt = kBiasAt + kBiases * 4;
 constexpr int kSharedBytes = kBarriersAt + 8 * 2 * (kStages + kSlots + kStreamed) + 1024;
 
 static_assert(kSlots % kCluster == 0, "a slot belongs to one block of the cluster");
 static_assert(kPasses == 1 || kSlots >= kChunks, "the operand of a tile stays for all passes");
-static_assert(kPaddingW <= kLead && kKernelW - 1 - kPaddingW <= kBoxColumns - kTile - kLead, "the window reaches beyond the box");
+static_assert(!kChannelsLast || kPatchPixels <= kBlockRows, "a patch is what a product group has rows for");
+static_assert(!kPatches || kStaged > 0, "the copy engine writes patches");
+static_assert(kPatches || kPaddingW <= kLead && kKernelW - 1 - kPaddingW <= kBoxColumns - kTile - kLead, "the window reaches beyond the box");
 
 // The rows of all images together are cut into parts of `rows` rows each, and the first `longer` of one more.
 struct Parts {
@@ -101,7 +114,7 @@ struct Call {
   const void *x, *depthwise_weight, *pointwise_weight, *depthwise_bias, *pointwise_bias;
   void* y;
   Parts parts;
-  int stays;
+  int stays, images;
 };
 
 // Where an element lies in x or y.

@@ -7,7 +7,7 @@
 
 namespace sepconv {
 
-constexpr int kStrips = (kOutW + kTile - 1) / kTile;
+constexpr int kStrips = kPatches ? 1 : (kOutW + kTile - 1) / kTile;  // where there are patches, a row is two of them
 
 struct Item {
   int column;      // the first of the tile
@@ -31,6 +31,17 @@ struct Tile {
   __device__ __forceinline__ int image() const { return row / kOutH; }
   __device__ __forceinline__ int row_of_image() const { return row % kOutH; }
 };
+
+// Where the pixels of a product group begin, of which all groups have the same or, with channels last, each its own.
+struct Spot {
+  int image, row, column;
+};
+__device__ __forceinline__ Spot spot_of(const Tile& tile, int group) {
+  if constexpr (!kPatches) return {tile.image(), tile.row_of_image(), tile.column + (kChannelsLast ? group * kBlockRows : 0)};
+  constexpr int kAcross = (kOutW + kPatchColumns - 1) / kPatchColumns, kDown = (kOutH + kPatchRows - 1) / kPatchRows;
+  const int patch = 2 * tile.row + group;
+  return {patch / (kAcross * kDown), patch / kAcross % kDown * kPatchRows, patch % kAcross * kPatchColumns};
+}
 
 // Call f(image, first output row, end) for each image of an item.
 template <typename F>
