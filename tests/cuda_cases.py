@@ -96,6 +96,9 @@ SHAPES = [
         (1, 2),
     ),
     Shape(7, 8, 8, (3, 2), (3, 3), _SAME, layout=CHANNELS_LAST),
+    Shape(3, 328, 72, (14, 14), (3, 3), _SAME, ("relu", "relu6"), (True, True), CHANNELS_LAST),
+    Shape(1, 512, 512, (14, 14), (3, 3), _SAME, layout=CHANNELS_LAST),
+    Shape(3, 728, 328, (5, 4), (3, 3), _SAME, ("identity", "relu"), (True, True), CHANNELS_LAST),
 ]
 A = Shape(16, 64, 128, (512, 512), (3, 3), _SAME)
 B = Shape(32, 256, 512, (4096,), (9,), ((4, 4),))

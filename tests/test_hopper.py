@@ -8,7 +8,7 @@ from cuda_cases import A_LAST, PRECISIONS, SHAPES, A, B, Shape
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sepconv.problem import CHANNELS_FIRST
+from sepconv.problem import CHANNELS_FIRST, CHANNELS_LAST
 from sepconv.tuning import hopper
 from sepconv.tuning.hopper import CudaConfig
 
@@ -25,7 +25,10 @@ def check(shape: Shape, dtype: torch.dtype, precision: str) -> None:
     assert config.weight_stages or config.cluster * config.outputs >= shape.outputs
     assert hopper.shared_bytes(problem, config) <= hopper.SHARED_BYTES
     chunks = hopper.own_channels(problem, config.cluster) // hopper.chunk(problem) * config.cluster
-    stays = config.weight_stages > 0 or config.outputs > hopper.PASS  # the operand of a tile, for several passes
+    beside = shape.layout == CHANNELS_LAST  # its chunks
+    stays = (
+        config.weight_stages > 0 and not beside
+    ) or config.outputs > hopper.PASS  # the operand of a tile, for several passes
     assert config.slots >= chunks if stays else config.slots % config.cluster == 0
     assert config.slots >= config.cluster
     assert config.stages >= 2
@@ -44,6 +47,22 @@ def test_any_configuration_fits(
     channels: int, outputs: int, kernel_h: int, kernel_w: int, kind: tuple[torch.dtype, str]
 ) -> None:
     check(replace(A, channels=channels, outputs=outputs, kernel=(kernel_h, kernel_w)), *kind)
+
+
+CHANNELS, SIDES = st.integers(1, 260), st.integers(1, 80)
+
+
+@given(CHANNELS, CHANNELS, SIDES, SIDES, st.sampled_from((1, 2, 3)), st.sampled_from((1, 2)))
+def test_any_channels_fit_in_16_bits_with_channels_last(
+    channels: int, outputs: int, height: int, width: int, kernel: int, stride: int
+) -> None:
+    pad = (kernel // 2, kernel // 2)
+    shape = Shape(1, 8 * channels, 8 * outputs, (height, width), (kernel, kernel), (pad, pad), layout=CHANNELS_LAST)
+    shape = replace(shape, stride=(stride, stride))
+    check(shape, torch.float16, "ieee")
+    config = hopper.configuration(shape.problem(torch.float16, "ieee"))
+    assert config is not None
+    assert config.rolls or config.patch[0] * config.patch[1] <= hopper.GROUP_ROWS
 
 
 def test_it_says_what_it_is() -> None:

@@ -277,10 +277,10 @@ def _kernel(problem: Problem, config: CudaConfig, device: int) -> Kernel:
         y_box = (128 // item, *config.patch)
     _encode_images(call.y_map, problem, problem.out_channels, problem.out_size, y_box, SWIZZLE_128)
     if config.weight_stages:
-        weight_box = (hopper.weight_part(problem, config), hopper.GROUP_ROWS)
+        weight_box = (hopper.weight_part(problem, config), hopper.stream_rows(problem))
         channels = (problem.in_channels, problem.out_channels)
         cuda_driver.encode(call.weight_map, problem.dtype, channels, weight_box, SWIZZLE_128)
-    walkers = min(clusters, strips * call.parts)
+    walkers = min(clusters, strips * call.parts * hopper.output_sets(problem, config))
     call.stays = _rows_that_stay(problem, config, walkers, torch.cuda.get_device_properties(device).L2_cache_size)
     maps = {0: Call.x_map, 6: Call.y_map} | ({2: Call.weight_map} if config.weight_stages else {})
     launch = partial(_Launch, function, config.cluster * walkers, shared, call, maps)

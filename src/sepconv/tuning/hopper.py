@@ -29,9 +29,10 @@ class CudaConfig:
     `cluster` blocks of `outputs` output channels each share the depthwise step. With `rolls` each input row is loaded once, and
     what it adds to output rows further down is kept in registers. `stages` parts of input and `slots` chunks of the product's
     operand are under way; `staged` boxes of results of 128 bytes by 64 rows are written by way of shared memory at a time, by
-    each half of a block (0: results are written from registers). With `weight_stages` a block computes all output channels, and
-    the pointwise weights stream through it for each tile, so many parts at a time in each stream (0: they stay). A `tile` is so
-    many pixels of a row or, with channels last and whole windows, two patches of so many rows and columns.
+    each half of a block (0: results are written from registers). With `weight_stages` the pointwise weights stream through a
+    block for each tile, so many parts at a time in each stream (0: they stay): a block computes all output channels or, with
+    channels last, a cluster computes the tile again for the next of its output channels. A `tile` is so many pixels of a row
+    or, with channels last and whole windows, two patches of so many rows and columns.
     """
 
     cluster: int
@@ -48,7 +49,8 @@ class CudaConfig:
         blocks = f"clusters of {self.cluster} blocks" if self.cluster > 1 else "single blocks"
         share = f"{self.outputs} output channels"
         if self.weight_stages:
-            share = f"all output channels, {self.weight_stages} parts of weights that stream"
+            share = "all" if self.patch == PATCH else str(self.outputs)
+            share += f" output channels, {self.weight_stages} parts of weights that stream"
         patch = f" in patches of {self.patch[0]} x {self.patch[1]}" if self.patch != PATCH else ""
         return (
             f"{blocks} of {share}, tiles of {self.tile} pixels{patch}, {'rolling rows' if self.rolls else 'whole windows'}, "
@@ -76,7 +78,8 @@ def shared_bytes(problem: Problem, config: CudaConfig) -> int:
     """The shared memory of a block; mirrors kSharedBytes in kernels/cuda/problem.cuh."""
     own = own_channels(problem, config.cluster)
     weights = _weight_bytes(problem, config, own * config.cluster)
-    biases = _up(problem.out_channels, PASS) if config.weight_stages else config.outputs
+    all_outputs = config.weight_stages and not _channels_last(problem)
+    biases = _up(problem.out_channels, PASS) if all_outputs else config.outputs * output_sets(problem, config)
     biases *= problem.epilogue.pointwise_bias
     taps = own * _tap_bytes(problem)
     rings = config.slots * _slot_bytes(problem, config) + config.stages * _stage_bytes(problem, config)
@@ -97,14 +100,26 @@ def _tap_bytes(problem: Problem) -> int:
 
 def _weight_bytes(problem: Problem, config: CudaConfig, channels: int) -> int:
     if config.weight_stages:
-        return stream_count(problem) * config.weight_stages * GROUP_ROWS * 128
+        return stream_count(problem) * config.weight_stages * stream_rows(problem) * 128
     parts = math.ceil(channels / weight_part(problem, config))
     return parts * config.outputs * 128 * (1 if split_anew(problem, config) else terms(problem))
 
 
 def stream_count(problem: Problem) -> int:
-    """Streams of weights: one that the product's groups read in turns, or one for each."""
-    return 1 if terms(problem) == 1 else 2
+    """Streams of weights: one that both of the product's groups read, or one for each."""
+    return 1 if terms(problem) == 1 or _channels_last(problem) else 2
+
+
+def stream_rows(problem: Problem) -> int:
+    """The output channels of a part of the weights that stream."""
+    return PASS if _channels_last(problem) else GROUP_ROWS
+
+
+def output_sets(problem: Problem, config: CudaConfig) -> int:
+    """How often a cluster computes a tile again, for other output channels."""
+    if not (config.weight_stages and _channels_last(problem)):
+        return 1
+    return math.ceil(problem.out_channels / (config.cluster * config.outputs))
 
 
 def split_anew(problem: Problem, config: CudaConfig) -> bool:
@@ -148,6 +163,9 @@ def _wanted(problem: Problem) -> Iterator[CudaConfig]:
     before clusters, whose blocks wait for one another.
     """
     yield from _resident(problem, rolls=True)
+    if _channels_last(problem):
+        yield from _patched(problem)
+        return
     yield from (config for config in _resident(problem, rolls=False) if config.cluster == 1)
     if _can_stream(problem):
         yield from _streaming(problem)
@@ -161,9 +179,6 @@ def _resident(problem: Problem, rolls: bool) -> Iterator[CudaConfig]:
     for outputs in _block_outputs(problem, rolls):
         cluster = next((size for size in (1, 2, 4) if problem.out_channels <= size * outputs), 0)
         if not cluster or (rolls and not _can_roll(problem, cluster)):
-            continue
-        if _channels_last(problem) and not rolls:
-            yield from _patched(problem, cluster, outputs)
             continue
         for tile in (TILE,) if rolls else _tiles(problem):
             for staged, slots, stages in _wishes(problem, cluster, outputs, tile):
@@ -200,7 +215,7 @@ def _tiles(problem: Problem) -> tuple[int, ...]:
 
 def _can_stream(problem: Problem) -> bool:
     row = problem.in_channels * problem.dtype.itemsize  # which the copy engine takes in whole 16 bytes
-    return not _channels_last(problem) and row % 16 == 0
+    return row % 16 == 0
 
 
 def _can_roll(problem: Problem, cluster: int) -> bool:
@@ -216,17 +231,34 @@ def _fills_tiles(problem: Problem) -> bool:
     return columns >= 0.75 * _up(columns, TILE)
 
 
-def _patched(problem: Problem, cluster: int, outputs: int) -> Iterator[CudaConfig]:
-    """Whole windows with channels last: patches that cost little come first, whatever else there is room for."""
+def _patched(problem: Problem) -> Iterator[CudaConfig]:
+    """Whole windows with channels last: patches that cost little come first, weights that stay before weights that stream."""
     costs = _patches(problem)
     least = min(costs.values(), default=0.0)
     for above, most in itertools.pairwise((0.0, *MOST_ABOVE_LEAST)):
         patches = [patch for patch, cost in costs.items() if above * least < cost <= most * least]
-        for staged, slots, stages in _wishes(problem, cluster, outputs, TILE):
-            if staged:  # the copy engine writes patches
-                yield from (
-                    CudaConfig(cluster, outputs, False, stages, slots, staged, patch=patch) for patch in patches
-                )
+        for config in (*_resident(problem, rolls=False), *_streaming_beside(problem)):
+            if config.staged:  # the copy engine writes patches
+                yield from (replace(config, patch=patch) for patch in patches)
+
+
+def _streaming_beside(problem: Problem) -> Iterator[CudaConfig]:
+    """Weights of one term that stream beside the chunks of the operand, with channels last.
+
+    The blocks of a cluster share the window's step, which takes as long as the product of 128 to 256 output channels, and the
+    taps, of which more blocks have room for more.
+    """
+    if terms(problem) > 1 or not _can_stream(problem):
+        return
+    for cluster in (2, 1, 4) if problem.out_channels > PASS else (1, 2, 4):
+        for staged, slots, stages, weight_stages in (
+            (2, 2, 3, 4),
+            (2, 2, 2, 4),
+            (2, 2, 2, 3),
+            (1, 2, 2, 3),
+            (1, 1, 2, 2),
+        ):
+            yield CudaConfig(cluster, PASS, False, stages, slots * cluster, staged, weight_stages)
 
 
 def _patches(problem: Problem) -> dict[tuple[int, int], float]:

@@ -87,20 +87,20 @@ __device__ __forceinline__ void send_chunks(const Call& call, u32 slots, const B
   });
 }
 
-// A stream of weights, of both product groups in turn or of one: all output channels, for each tile again. An item is one tile, since no
-// rows are kept.
-__device__ __forceinline__ void stream_weights(const Call& call, u32 weights, const Barriers& barriers, int stream) {
+// A stream of weights, of both product groups or of one: all output channels, or with channels last the block's, for each tile again. An item
+// is one tile, since no rows are kept.
+__device__ __forceinline__ void stream_weights(const Call& call, u32 weights, const Barriers& barriers, int stream, int rank) {
   weights += stream * kWeightStages * kWeightPartBytes;
   Ring<kWeightStages> ring;
   for_items(call.parts, [&](const Item& item) {
 #pragma unroll 1
-    for (int output = stream * kBlockRows; output < kPasses * kPassOutputs; output += kStreamCount * kBlockRows) {
+    for (int output = stream * kBlockRows; output < kPasses * kPassOutputs; output += kStreamCount * kWeightPartBytes / 128) {
 #pragma unroll 1
       for (int part = 0; part < kWeightParts; ++part, ring.next()) {
         const u32 full = barriers.weights_full(stream, ring.at);
         barrier_wait(barriers.weights_empty(stream, ring.at), ring.parity ^ 1);
         barrier_expect(full, kWeightPartBytes);
-        load_box(weights + ring.at * kWeightPartBytes, call.weight_map, full, part * kWeightPart, output);
+        load_box(weights + ring.at * kWeightPartBytes, call.weight_map, full, part * kWeightPart, item.first_output(rank) + output);
       }
     }
   });

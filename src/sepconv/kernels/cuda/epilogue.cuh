@@ -13,7 +13,7 @@ namespace sepconv {
 __device__ __forceinline__ void load_bias(float* to, const void* bias, int rank, int thread) {
 #pragma unroll 1
   for (int i = thread; i < kBiases; i += kRoleThreads) {
-    const int output = rank * kBlockOutputs + i;
+    const int output = (i / kBlockBiases * kCluster + rank) * kBlockOutputs + i % kBlockBiases;
     to[i] = output < kOutputs ? element(bias, output) : 0.f;
   }
 }
@@ -90,7 +90,8 @@ class Results {
 
   // The bias of a pass's first output channel, in bytes.
   static __device__ __forceinline__ u32 bias_of(const Tile& tile) {
-    return kStreams ? tile.output * 4 : kPasses > 1 ? tile.output % kBlockOutputs * 4 : 0;
+    if (kOutputSets > 1) return tile.output / kClusterOutputs * kBlockBiases * 4;
+    return kAllOutputs ? tile.output * 4 : kPasses > 1 ? tile.output % kBlockOutputs * 4 : 0;
   }
 
   // Whether all sums are numbers: then so is the sum of their products in pairs, unless these are huge. In parts where there are

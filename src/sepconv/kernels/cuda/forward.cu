@@ -9,7 +9,7 @@
 // Registers of a thread when the block starts, and in each role; together no more than those of all threads at the start.
 constexpr int kFirstRegisters = 96, kCopyRegisters = 32;
 constexpr int kMore = sepconv::kTurns ? 128 : sepconv::kSplitAnew ? 168 : 160;
-constexpr int kProductRegisters = sepconv::kManyRegisters ? kMore : 104, kDepthwiseRegisters = 224 - kProductRegisters;
+constexpr int kProductRegisters = sepconv::kManyRegisters ? kMore : sepconv::kManyChunks ? 120 : 104, kDepthwiseRegisters = 224 - kProductRegisters;
 
 extern "C" __global__ void
 #if SEPCONV_CLUSTER > 1
@@ -39,8 +39,8 @@ extern "C" __global__ void
       if constexpr (kPatches) load_patches(call, start + kStagesAt, barriers, rank);
       else load_input(call, start + kStagesAt, barriers, rank);
     }
-    if (kStreams && warp >= 1 && warp <= kStreamCount && lane == 0) stream_weights(call, start + kWeightsAt, barriers, warp - 1);
-    if (kCluster > 1 && warp == 1) send_chunks(call, start + kSlotsAt, barriers, rank, lane);
+    if (kStreams && warp >= 1 && warp <= kStreamCount && lane == 0) stream_weights(call, start + kWeightsAt, barriers, warp - 1, rank);
+    if (kCluster > 1 && warp == 3) send_chunks(call, start + kSlotsAt, barriers, rank, lane);
   } else if (group < 3) {
     change_registers<kFirstRegisters, kDepthwiseRegisters>();
     load_all_taps(shared + kTapsAt, call.depthwise_weight, call.depthwise_bias, rank, unforeseen(threadIdx.x) - kGroup);

@@ -19,7 +19,9 @@ constexpr int kStages = SEPCONV_STAGES, kSlots = SEPCONV_SLOTS, kStaged = SEPCON
 // Parts of the pointwise weights that are under way to shared memory at a time, in each stream (0: the weights of a block stay there).
 constexpr int kWeightStages = SEPCONV_WEIGHT_STAGES;
 constexpr bool kStreams = kWeightStages > 0;
-static_assert(!kStreams || kCluster == 1, "a block through which the weights stream needs no other");
+// With channels last they pass by beside the chunks of the operand; else a block keeps the operand of a tile and computes all output channels.
+constexpr bool kAllOutputs = kStreams && !kChannelsLast;
+static_assert(!kAllOutputs || kCluster == 1, "a block that computes all output channels needs no other");
 constexpr bool kDepthwiseBias = SEPCONV_DEPTHWISE_BIAS, kPointwiseBias = SEPCONV_POINTWISE_BIAS;
 // An operand of the product is a sum of so many 16-bit terms: 1 for 16-bit tensors, 2 or 3 for float32.
 constexpr int kTerms = SEPCONV_TERMS;
@@ -38,7 +40,10 @@ constexpr int kPart = kChannelsLast ? 128 / kElementBytes : kChunk, kParts = kCh
 // product groups has 64 rows by 128 columns, or a tile's, at a time; a thread has so many sums of them. In a pass the groups compute
 // 128 output channels.
 constexpr int kBlockRows = 64, kColumns = kChannelsLast ? 128 : kTile, kSums = kColumns / 2, kPassOutputs = 128;
-constexpr int kPasses = (kStreams ? kOutputs + kPassOutputs - 1 : kBlockOutputs) / kPassOutputs;
+constexpr int kPasses = (kAllOutputs ? kOutputs + kPassOutputs - 1 : kBlockOutputs) / kPassOutputs;
+// Where weights stream with channels last, a cluster computes a tile again for other output channels.
+constexpr int kClusterOutputs = kCluster * kBlockOutputs;
+constexpr int kOutputSets = kStreams && kChannelsLast ? (kOutputs + kClusterOutputs - 1) / kClusterOutputs : 1;
 
 // Threads: one group that moves data, two for the depthwise step, two for the product. A group is four warps. The depthwise warps
 // work on a chunk together or, where chunks, stages and slots come in pairs, as two teams on every other chunk each: fewer threads
@@ -68,15 +73,16 @@ constexpr int kBoxBytes = kPart * kBoxRows * kBoxColumns * kElementBytes, kInput
 constexpr int kTermBytes = kTile * kChunk * 2, kSlotBytes = kTerms * kTermBytes;
 // The weights lie in parts, of every term: a row of 128 bytes, 64 channels, for each output channel of the block. Where they stream as
 // float32, or where there are three terms and registers to spare, they stay float32 (32 channels a row) and are split anew each time:
-// the products take them from registers. A block that streams goes through all output channels. Where weights stream as they are, a
-// product group writes its results at once, and meanwhile the other one multiplies: they take turns, at one stream. Else each has its own.
+// the products take them from registers. Where they stream as they are through a block that computes all output channels, a product group
+// writes its results at once, and meanwhile the other one multiplies: they take turns, at one stream. With channels last both read the same.
+// Else each has its own.
 constexpr bool kSplitAnew = kManyRegisters && (kTerms == 3 || (kTerms > 1 && kStreams));
 constexpr int kWeightPart = kSplitAnew ? 32 : 64, kWeightParts = (kChunks * kChunk + kWeightPart - 1) / kWeightPart;
-constexpr int kWeightPartBytes = (kStreams ? kBlockRows : kBlockOutputs) * 128, kWeightTermBytes = kWeightParts * kWeightPartBytes;
-constexpr bool kTurns = kStreams && !kSplitAnew;
-constexpr int kStreamCount = kTurns ? 1 : 2, kStreamed = kStreamCount * kWeightStages;
+constexpr int kWeightPartBytes = (kAllOutputs ? kBlockRows : kBlockOutputs) * 128, kWeightTermBytes = kWeightParts * kWeightPartBytes;
+constexpr bool kTurns = kAllOutputs && !kSplitAnew;
+constexpr int kStreamCount = kTurns || kChannelsLast ? 1 : 2, kStreamed = kStreamCount * kWeightStages;
 constexpr int kWeightBytes = kStreams ? kStreamed * kWeightPartBytes : (kSplitAnew ? 1 : kTerms) * kWeightTermBytes;
-constexpr int kBiases = kPointwiseBias ? kPasses * kPassOutputs : 0;
+constexpr int kBlockBiases = kPasses * kPassOutputs, kBiases = kPointwiseBias ? kOutputSets * kBlockBiases : 0;
 // A box of results: 128 bytes of each row of a block.
 constexpr int kBoxColumnsOut = 128 / kElementBytes, kResultBytes = kBlockRows * 128;
 // The taps of a channel: rows with room for the bias in the last place of the first; where a lane reads four at once, whole 16
@@ -100,6 +106,7 @@ static_assert(kSlots % kCluster == 0, "a slot belongs to one block of the cluste
 static_assert(kPasses == 1 || kSlots >= kChunks, "the operand of a tile stays for all passes");
 static_assert(!kChannelsLast || kPatchPixels <= kBlockRows, "a patch is what a product group has rows for");
 static_assert(!kPatches || kStaged > 0, "the copy engine writes patches");
+static_assert(!kStreams || !kChannelsLast || (kPatches && kTerms == 1), "nothing splits weights that stream with channels last");
 static_assert(kPatches || kPaddingW <= kLead && kKernelW - 1 - kPaddingW <= kBoxColumns - kTile - kLead, "the window reaches beyond the box");
 
 // The rows of all images together are cut into parts of `rows` rows each, and the first `longer` of one more.

@@ -133,46 +133,55 @@ __device__ __forceinline__ void wait_for_chunks(const Pass& pass, Ring<kSlots> f
   }
 }
 
+// Where weights stream beside the chunks there may be any number of these, and nothing else is done between them: a loop.
+constexpr bool kManyChunks = kStreams && kChannelsLast;
+constexpr int kUnrolled = kManyChunks ? 2 : kBatches;
+
 // One pass with the weights from where they lie; after each batch of chunks the group may do other work: between(step, steps).
 template <typename Between>
 __device__ __forceinline__ void multiply_pass(Sums& sums, Ring<kSlots>& slot, const Pass& pass, Weights& weights, Between between) {
   Ring<kSlots> before;
   const bool in_turn = Turn::is_taken(pass.is_last);
   if (in_turn) pass.turn.wait();
+#pragma unroll 1
+  for (int round = 0; round < kBatches; round += kUnrolled) {
 #pragma unroll
-  for (int batch = 0; batch < kBatches; ++batch) {
-    const int begin = batch * kTogether, end = begin + kTogether < kChunks ? begin + kTogether : kChunks;
-    const Ring<kSlots> first = slot;
-    if (kTerms == 1) {
-      wait_for_chunks(pass, first, weights, begin, end);
-      multiply_fence();
-    }
-#pragma unroll
-    for (int chunk = begin; chunk < end; ++chunk) {
-      const Ring<kSlots> of_chunk = pass.slot_after(first, chunk - begin);
-      if (kTerms > 1) {
-        wait_for_chunks(pass, of_chunk, weights, chunk, chunk + 1);
+    for (int batch = round; batch < round + kUnrolled; ++batch) {
+      if (kBatches % kUnrolled != 0 && batch >= kBatches) break;
+      const int begin = batch * kTogether, end = begin + kTogether < kChunks ? begin + kTogether : kChunks;
+      const Ring<kSlots> first = slot;
+      if (kTerms == 1) {
+        wait_for_chunks(pass, first, weights, begin, end);
         multiply_fence();
       }
-      multiply_chunk<kTerms - 1, kTerms < 3 ? 0 : 1>(sums, weights.operand(chunk), pass.operand(of_chunk), chunk > 0);
-    }
-    if constexpr (kTerms == 3) {
 #pragma unroll
       for (int chunk = begin; chunk < end; ++chunk) {
-        multiply_chunk<0, 0>(sums, weights.operand(chunk), pass.operand(pass.slot_after(first, chunk - begin)), true);
+        const Ring<kSlots> of_chunk = pass.slot_after(first, chunk - begin);
+        if (kTerms > 1) {
+          wait_for_chunks(pass, of_chunk, weights, chunk, chunk + 1);
+          multiply_fence();
+        }
+        multiply_chunk<kTerms - 1, kTerms < 3 ? 0 : 1>(sums, weights.operand(chunk), pass.operand(of_chunk), chunk > 0);
       }
+      if constexpr (kTerms == 3) {
+#pragma unroll
+        for (int chunk = begin; chunk < end; ++chunk) {
+          multiply_chunk<0, 0>(sums, weights.operand(chunk), pass.operand(pass.slot_after(first, chunk - begin)), true);
+        }
+      }
+      multiply_commit();
+      if (in_turn && batch + 1 == kBatches) pass.turn.pass_on();
+      if (kManyChunks) multiply_wait<1>();
+      if (batch > 0) {
+        if (!kManyChunks) multiply_wait<1>();
+        pass.release(before, kTogether);
+        weights.release();
+      }
+      between(batch, kBatches);
+      before = first;
+      pass.next(slot, end - begin);
+      weights.next();
     }
-    multiply_commit();
-    if (in_turn && batch + 1 == kBatches) pass.turn.pass_on();
-    if (batch > 0) {
-      multiply_wait<1>();
-      pass.release(before, kTogether);
-      weights.release();
-    }
-    between(batch, kBatches);
-    before = first;
-    pass.next(slot, end - begin);
-    weights.next();
   }
   multiply_wait<0>();
   sums.settle();
@@ -284,7 +293,7 @@ class Product {
     for_items(parts, [&](const Item& item) {
 #pragma unroll 1
       for (int row = item.begin; row < item.end; ++row) {
-        const Tile tile{row, item.column, rank_ * kBlockOutputs};
+        const Tile tile{row, item.column, item.first_output(rank_)};
 #pragma unroll 1
         for (int pass = 0; pass < kPasses; ++pass) compute_pass(held, tile, pass);
         if (kWholeTiles) of_tile_.next(kChunks);

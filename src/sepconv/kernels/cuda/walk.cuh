@@ -12,17 +12,20 @@ constexpr int kStrips = kPatches ? 1 : (kOutW + kTile - 1) / kTile;  // where th
 struct Item {
   int column;      // the first of the tile
   int begin, end;  // output rows of all images together
+  int set;         // of output channels
+
+  __device__ __forceinline__ int first_output(int rank) const { return (set * kCluster + rank) * kBlockOutputs; }
 };
 
 __device__ __forceinline__ Item item_of(const Parts& parts, int i) {
-  const int part = i / kStrips, begin = part * parts.rows + min(part, parts.longer);
-  return {i % kStrips * kTile, begin, begin + parts.rows + (part < parts.longer)};
+  const int set = i % kOutputSets, part = i / kOutputSets / kStrips, begin = part * parts.rows + min(part, parts.longer);
+  return {i / kOutputSets % kStrips * kTile, begin, begin + parts.rows + (part < parts.longer), set};
 }
 
 template <typename F>
 __device__ __forceinline__ void for_items(const Parts& parts, F f) {
 #pragma unroll 1
-  for (int i = unforeseen(blockIdx.x) / kCluster; i < kStrips * parts.count; i += gridDim.x / kCluster) f(item_of(parts, i));
+  for (int i = unforeseen(blockIdx.x) / kCluster; i < kStrips * parts.count * kOutputSets; i += gridDim.x / kCluster) f(item_of(parts, i));
 }
 
 struct Tile {
@@ -73,7 +76,7 @@ struct Ring {
 };
 
 // Who says that a part of a stream of weights was read: a group, when its products have read it, or each of its warps, which loads it.
-constexpr int kWeightReaders = kSplitAnew ? 4 : 1;
+constexpr int kWeightReaders = kSplitAnew ? 4 : kChannelsLast ? 2 : 1;
 
 // The barriers of the rings: an input stage is full or empty, and so is a slot of the operand.
 struct Barriers {

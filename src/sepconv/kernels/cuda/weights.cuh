@@ -73,7 +73,7 @@ __device__ __forceinline__ void load_weights(u32 weights, const void* weight, in
   }
 }
 
-constexpr __device__ int stream_of(int group) { return kTurns ? 0 : group; }
+constexpr __device__ int stream_of(int group) { return kStreamCount == 1 ? 0 : group; }
 // Where a product group's weights of a chunk lie; with weights that are split anew a thread's fragment of them.
 __device__ __forceinline__ u32 weights_of_group(u32 weights, int group, int thread) {
   if (!kChannelsLast) weights += kStreams ? stream_of(group) * kWeightStages * kWeightPartBytes : group * kBlockRows * 128;
