@@ -25,6 +25,7 @@ class Shape:
     layout: str = CHANNELS_FIRST
     stride: tuple[int, ...] = ()
     dilation: tuple[int, ...] = ()
+    residual: bool = False
 
     def __str__(self) -> str:
         return "-".join(
@@ -39,13 +40,14 @@ class Shape:
                 *([self.layout] if self.layout != CHANNELS_FIRST else []),
                 *([f"s{self.stride}".replace(", ", "x")] if self.stride else []),
                 *([f"d{self.dilation}".replace(", ", "x")] if self.dilation else []),
+                *(["residual"] if self.residual else []),
             )
         )
 
     def problem(self, dtype: torch.dtype, precision: str) -> Problem:
         ones = (1,) * len(self.size)
         depthwise, pointwise = (Activation(name) for name in self.activations)
-        epilogue = Epilogue(self.biases[0], depthwise, self.biases[1], pointwise, False)
+        epilogue = Epilogue(self.biases[0], depthwise, self.biases[1], pointwise, self.residual)
         return Problem(
             self.batch, self.channels, self.outputs, 1, self.size, self.kernel, self.stride or ones, self.padding,
             self.dilation or ones, dtype,
@@ -96,6 +98,11 @@ SHAPES = [
         (1, 2),
     ),
     Shape(7, 8, 8, (3, 2), (3, 3), _SAME, layout=CHANNELS_LAST),
+    replace(Shape(2, 64, 128, (5, 200), (3, 3), _SAME, ("relu", "relu6"), (True, True)), residual=True),
+    replace(Shape(2, 256, 300, (136,), (9,), ((4, 4),), biases=(False, True)), residual=True),
+    replace(Shape(1, 64, 72, (5, 136), (3, 3), _SAME, layout=CHANNELS_LAST), residual=True),
+    replace(Shape(3, 32, 40, (7, 7), (3, 3), _SAME, ("relu", "relu"), (True, True), CHANNELS_LAST), residual=True),
+    replace(Shape(1, 264, 264, (5, 9), (3, 3), _SAME, layout=CHANNELS_LAST), residual=True),
     Shape(3, 328, 72, (14, 14), (3, 3), _SAME, ("relu", "relu6"), (True, True), CHANNELS_LAST),
     Shape(1, 512, 512, (14, 14), (3, 3), _SAME, layout=CHANNELS_LAST),
     Shape(3, 728, 328, (5, 4), (3, 3), _SAME, ("identity", "relu"), (True, True), CHANNELS_LAST),

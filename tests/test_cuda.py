@@ -42,9 +42,11 @@ def tensors_of(shape: Shape, dtype: torch.dtype, positive: bool = False) -> list
 def ours(shape: Shape, tensors: list[Tensor | None], precision: str) -> Tensor:
     call = (sepconv.separable_conv1d, sepconv.separable_conv2d)[len(shape.size) - 1]
     uneven = any(before != after for before, after in shape.padding)
+    *operands, residual = tensors
     return call(
-        *tensors, shape.stride or 1, "same" if uneven else tuple(before for before, _ in shape.padding), shape.dilation or 1,
+        *operands, shape.stride or 1, "same" if uneven else tuple(before for before, _ in shape.padding), shape.dilation or 1,
         depthwise_activation=shape.activations[0], pointwise_activation=shape.activations[1], precision=precision,
+        residual=residual,
     )  # fmt: skip
 
 

@@ -45,7 +45,7 @@ def run(emulator: Emulator, nan_in_fresh_memory: None) -> Iterator[Run]:
             pytest.skip("; ".join(reasons))
         config = hopper.configuration(problem)
         assert config is not None
-        return cuda._kernel(problem, config, 0).compute(Operands(*tensors, None))
+        return cuda._kernel(problem, config, 0).compute(Operands(*tensors))
 
     with in_place_of_a_gpu(emulator):
         yield compute

@@ -90,8 +90,9 @@ class CudaBackend:
         assert device.index is not None
         if not math.prod(problem.output_shape) or build(problem, config) in _FAILURES:
             return None
-        x, *others = like
+        x, *others, residual = like
         dense = x.is_contiguous(memory_format=_memory_format(problem.layout))
+        dense = dense and (residual is None or residual.stride() == problem.output_strides)
         if not (dense and all(t is None or t.is_contiguous() for t in others)):
             return None
         return _kernel(problem, config, device.index).compute_dense
@@ -124,7 +125,6 @@ def _limits(problem: Problem) -> list[tuple[bool, str]]:
         (problem.depth_multiplier == 1, "computes no depth multiplier yet"),
         (channels_last or max(problem.stride) == 1, "computes no stride but 1 with channels first yet"),
         (channels_last or max(problem.dilation) == 1, "computes no dilation but 1 with channels first yet"),
-        (not epilogue.residual, "adds no residual yet"),
         (activations <= set(ACTIVATIONS), f"computes the activations {', '.join(ACTIVATIONS)} only"),
         (
             channels_last or max(padding_w, kernel_w - 1 - padding_w) <= lead,
@@ -201,17 +201,17 @@ def _window(problem: Problem) -> tuple[tuple[int, int], tuple[int, int]]:
     return (kernel[-2], kernel[-1]), (before[-2], before[-1])
 
 
-_ADDRESSES = (*Operands._fields[:5], "y")  # of tensors, in a call
+_ADDRESSES = (*Operands._fields, "y")  # of tensors, in a call
 
 
 class Call(ctypes.Structure):
     """The parameter of the kernel; mirrors `Call` in kernels/cuda/problem.cuh."""
 
     _fields_ = (
-        *((name, TensorMap) for name in ("x_map", "y_map", "weight_map")),
+        *((name, TensorMap) for name in ("x_map", "y_map", "weight_map", "residual_map")),
         *((name, ctypes.c_void_p) for name in _ADDRESSES),
         *((name, ctypes.c_int) for name in ("parts", "rows_of_part", "longer_parts", "stays", "images")),
-        ("up_to_64_bytes", ctypes.c_byte * 60),  # of which the kernel's is a multiple
+        ("up_to_64_bytes", ctypes.c_byte * 52),  # of which the kernel's is a multiple
     )
 
 
@@ -224,29 +224,34 @@ class _Launch(cuda_driver.Launch):
         self._maps = {place: self.address + tensor_map.offset for place, tensor_map in maps.items()}
 
     def fill(self, addresses: tuple[int, ...]) -> bool:
-        x, _, pointwise_weight, *_, y = addresses
-        if (x | pointwise_weight) % ROW_BYTES:
+        x, _, pointwise_weight, *_, residual, _ = addresses
+        if (x | pointwise_weight | residual) % ROW_BYTES:
             return False
         for place, tensor_map in self._maps.items():
             if addresses[place] != self.addresses[place]:
                 cuda_driver.replace_address(tensor_map, addresses[place])
-        self._places[:] = [*addresses[:5], y]
+        self._places[:] = list(addresses)
         return True
 
 
 @dataclass(frozen=True)
 class Kernel:
     """A loaded kernel: `launch` makes what a thread launches it with. `compute_dense` takes dense operands, and gives None
-    where x or the pointwise weight does not lie on a multiple of 16 bytes."""
+    where x, the pointwise weight or the residual does not lie on a multiple of 16 bytes."""
 
     launch: Callable[[], _Launch]
     compute_dense: Callable[[Operands], Tensor | None]
-    layout: str
+    problem: Problem
 
     def compute(self, operands: Operands) -> Tensor:
         """y in a fresh tensor, on PyTorch's current stream."""
-        x, depthwise_weight, pointwise_weight, *rest = _dense(operands, self.layout)
-        y = self.compute_dense(Operands(_aligned_16(x), depthwise_weight, _aligned_16(pointwise_weight), *rest))
+        weights, residual = operands.with_dense_weights(), operands.residual_with_strides(self.problem.output_strides)
+        dense = weights._replace(
+            x=_aligned_16(operands.x.contiguous(memory_format=_memory_format(self.problem.layout))),
+            pointwise_weight=_aligned_16(weights.pointwise_weight),
+            residual=None if residual is None else _aligned_16(residual),
+        )
+        y = self.compute_dense(dense)
         assert y is not None
         return y
 
@@ -275,17 +280,22 @@ def _kernel(problem: Problem, config: CudaConfig, device: int) -> Kernel:
     y_box = (hopper.GROUP_ROWS, 1, 128 // item)
     if problem.layout == CHANNELS_LAST:
         y_box = (128 // item, *config.patch)
-    _encode_images(call.y_map, problem, problem.out_channels, problem.out_size, y_box, SWIZZLE_128)
+    for of_result in (call.y_map, call.residual_map)[: 1 + problem.epilogue.residual]:
+        _encode_images(of_result, problem, problem.out_channels, problem.out_size, y_box, SWIZZLE_128)
     if config.weight_stages:
         weight_box = (hopper.weight_part(problem, config), hopper.stream_rows(problem))
         channels = (problem.in_channels, problem.out_channels)
         cuda_driver.encode(call.weight_map, problem.dtype, channels, weight_box, SWIZZLE_128)
     walkers = min(clusters, strips * call.parts * hopper.output_sets(problem, config))
     call.stays = _rows_that_stay(problem, config, walkers, torch.cuda.get_device_properties(device).L2_cache_size)
-    maps = {0: Call.x_map, 6: Call.y_map} | ({2: Call.weight_map} if config.weight_stages else {})
+    maps = {_ADDRESSES.index("x"): Call.x_map, _ADDRESSES.index("y"): Call.y_map}
+    if config.weight_stages:
+        maps[_ADDRESSES.index("pointwise_weight")] = Call.weight_map
+    if problem.epilogue.residual:
+        maps[_ADDRESSES.index("residual")] = Call.residual_map
     launch = partial(_Launch, function, config.cluster * walkers, shared, call, maps)
     dense = cuda_driver.call_of(launch, device, problem.output_shape, problem.output_strides, problem.dtype)
-    return Kernel(launch, dense, problem.layout)
+    return Kernel(launch, dense, problem)
 
 
 def _rows_that_stay(problem: Problem, config: CudaConfig, walkers: int, cache: int) -> int:
@@ -316,11 +326,6 @@ def _encode_images(
         # Two boxes of 128 bytes lie side by side in memory: A as "high" takes 0.897 ms, and 0.944 with 128 (H200, 2026-11-30).
         sizes, boxes, promote = (channels, columns, rows), (box[0], box[2], box[1]), 256
     cuda_driver.encode(tensor_map, problem.dtype, (*sizes, problem.batch), (*boxes, 1), swizzle, promote)
-
-
-def _dense(operands: Operands, layout: str) -> Operands:
-    """The operands as the kernel reads them: dense. What is so already is not copied."""
-    return operands.with_dense_weights()._replace(x=operands.x.contiguous(memory_format=_memory_format(layout)))
 
 
 def _memory_format(layout: str) -> torch.memory_format:

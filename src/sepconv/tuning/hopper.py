@@ -84,7 +84,9 @@ def shared_bytes(problem: Problem, config: CudaConfig) -> int:
     taps = own * _tap_bytes(problem)
     rings = config.slots * _slot_bytes(problem, config) + config.stages * _stage_bytes(problem, config)
     rings += _bytes_beyond_stages(problem, config)
-    barriers = 16 * (config.stages + config.slots + stream_count(problem) * config.weight_stages)
+    barriers = 16 * (
+        config.stages + config.slots + stream_count(problem) * config.weight_stages + problem.epilogue.residual
+    )
     return weights + rings + 2 * config.staged * GROUP_ROWS * 128 + taps + biases * 4 + barriers + 1024
 
 

@@ -4,6 +4,7 @@
 
 #include "activation.cuh"
 #include "exact.cuh"
+#include "operands.cuh"
 #include "order.cuh"
 #include "walk.cuh"
 
@@ -22,8 +23,15 @@ __device__ __forceinline__ void load_bias(float* to, const void* bias, int rank,
 // Rows are output channels and columns pixels, or the other way round with channels last.
 class Results {
  public:
-  __device__ __forceinline__ Results(const Call& call, u32 staged, u32 bias) : call_(call), all_staged_(staged), all_bias_(bias) {
+  __device__ __forceinline__ Results(const Call& call, u32 staged, u32 bias, u32 residuals_here)
+      : call_(call), all_staged_(staged), all_bias_(bias), residuals_here_(residuals_here) {
     find_place();
+  }
+
+  // A pass's first residuals, where results do not wait: on their way while it is multiplied.
+  static constexpr bool kFetchesResidual = kResidual && kStaged > 0 && !(kManyRegisters && !kTurns);
+  __device__ __forceinline__ void fetch_ahead(const Tile& tile) const {
+    if (kFetchesResidual) fetch_residual(0, tile);
   }
 
   // All of a pass, as many boxes at a time as are staged.
@@ -115,8 +123,14 @@ class Results {
       to_y_ = static_cast<char*>(call_.y) + at * kElementBytes;
       return;
     }
-    if (thread_ == 0) wait_stores_read();
-    threads_meet(1 + group_, kGroup);
+    if constexpr (kResidual) {
+      if (eight > 0 || !kFetchesResidual) fetch_residual(eight, tile);
+      barrier_wait(residual_here(), residual_parity_);
+      residual_parity_ ^= 1;
+    } else {
+      if (thread_ == 0) wait_stores_read();
+      threads_meet(1 + group_, kGroup);
+    }
   }
 
   __device__ __forceinline__ void put_columns(float (&sum)[kSums], int eight, const Tile& tile) {
@@ -139,9 +153,25 @@ class Results {
     }
   }
 
-  __device__ __forceinline__ void put_staged(const float (&pair)[2], int half, int eight) const {
+  // Of the eights that are staged together, into the boxes that their results are going to take.
+  __device__ __forceinline__ void fetch_residual(int begin, const Tile& tile) const {
+    if (thread_ != 0) return;
+    wait_stores_read();
+    barrier_expect(residual_here(), kStaged * (kChannelsLast ? kPatchPixels : kBlockRows) * 128);
+    for_boxes(begin, tile, [&](u32 box, int column, int row, int channel, int image) {
+      load_box(box, call_.residual_map, residual_here(), column, row, channel, image, cache_policy(false));
+    });
+  }
+  __device__ __forceinline__ u32 residual_here() const { return residuals_here_ + 8 * group_; }
+
+  __device__ __forceinline__ void put_staged(float (&pair)[2], int half, int eight) const {
     const int box = eight / kBoxEights % (kStaged > 0 ? kStaged : 1);
     const u32 at = (to_ ^ u32(eight % kBoxEights * 8 * kElementBytes)) + box * kResultBytes + half * 1024;
+    if constexpr (kResidual) {
+      float more[2];
+      load_elements<2>(more, at);
+      pair[0] += more[0], pair[1] += more[1];
+    }
     if constexpr (kElement == Element::float32) store_words(at, {__float_as_uint(pair[0]), __float_as_uint(pair[1])});
     else store_words(at, {pack(pair[0], pair[1])});
   }
@@ -164,7 +194,22 @@ class Results {
       const bool is_pixel = kWholeRows || pixel(tile) + (kChannelsLast ? on : along) < kOutW;
       if (!is_output || !is_pixel) continue;
       constexpr long long kRowStep = kChannelsLast ? kOutputs : (long long)(kOutH) * kOutW;
+      if constexpr (kResidual) add_residual(run, to_y_ - static_cast<char*>(call_.y) + (on * kRowStep + along) * kElementBytes);
       store_run(to_y_ + (on * kRowStep + along) * kElementBytes, run);  // inside or outside of y: its rows are whole runs
+    }
+  }
+  // So many bytes behind its beginning; in two pieces, for the sake of registers.
+  __device__ __forceinline__ void add_residual(float (&run)[kRun], long long at) const {
+    const uint2* const from = reinterpret_cast<const uint2*>(static_cast<const char*>(call_.residual) + at);
+#pragma unroll
+    for (int piece = 0; piece < 2; ++piece) {
+      const uint2 both = from[piece];
+      const u32 words[2] = {both.x, both.y};
+#pragma unroll
+      for (int i = 0; i < kRun / 2; ++i) {
+        if constexpr (kElement == Element::float32) run[piece * kRun / 2 + i] += __uint_as_float(words[i]);
+        else run[piece * kRun / 2 + i] += unpack(u16(words[i / 2] >> i % 2 * 16));
+      }
     }
   }
   static __device__ __forceinline__ void store_run(char* to, const float (&run)[kRun]) {
@@ -193,15 +238,22 @@ class Results {
   }
 
   __device__ __forceinline__ void store_boxes(int begin, const Tile& tile, bool wait) const {
+    for_boxes(begin, tile, [&](u32 box, int column, int row, int channel, int image) {
+      store_box(call_.y_map, box, column, row, channel, image);
+    });
+    commit_stores();
+    if (wait) wait_stores();
+  }
+  // Call f(box, first column, row, channel, image) for each box that is staged, from some eight on.
+  template <typename F>
+  __device__ __forceinline__ void for_boxes(int begin, const Tile& tile, F f) const {
     const Spot spot = spot_of(tile, group_);
 #pragma unroll
     for (int box = 0; box < kStaged; ++box) {
       const int along = begin * 8 + box * kBoxColumnsOut;
-      store_box(call_.y_map, staged_ + box * kResultBytes, spot.column + (kChannelsLast ? 0 : along), spot.row,
-                group_output(tile) + (kChannelsLast ? along : 0), spot.image);
+      f(staged_ + box * kResultBytes, spot.column + (kChannelsLast ? 0 : along), spot.row, group_output(tile) + (kChannelsLast ? along : 0),
+        spot.image);
     }
-    commit_stores();
-    if (wait) wait_stores();
   }
 
   // Of a tile, what those threads have that write together: the group, or a warp where each writes by itself.
@@ -213,12 +265,13 @@ class Results {
   }
 
   const Call& call_;
-  const u32 all_staged_, all_bias_;  // of both groups
+  const u32 all_staged_, all_bias_, residuals_here_;  // of both groups
   int group_, thread_, row_, column_;
   u32 staged_, to_, bias_;  // where the group's boxes, this thread's first pair and its bias lie
   static constexpr int kChains = kSplitAnew ? 1 : 4;
   float all_[kChains];
   char* to_y_;
+  u32 residual_parity_ = 0;
 };
 
 }  // namespace sepconv

@@ -45,7 +45,9 @@ __device__ __forceinline__ void compute_exactly(const Call& call, const Area& ar
       sum = fmaf(element(call.pointwise_weight, (long long)(output) * kChannels + channel),
                  depthwise_exactly(call, image, channel, row, column), sum);
     }
-    set_element(call.y, index_of<kOutputs, kOutH, kOutW>(image, output, row, column), activate<kPointwiseActivation>(sum));
+    const long long at = index_of<kOutputs, kOutH, kOutW>(image, output, row, column);
+    const float result = activate<kPointwiseActivation>(sum);
+    set_element(call.y, at, kResidual ? result + element(call.residual, at) : result);
   }
 }
 

@@ -9,27 +9,6 @@ namespace sepconv {
 
 constexpr int kPixels = 4;  // neighbouring ones that a lane has at a time
 
-template <int Count>
-__device__ __forceinline__ void load_floats(float* v, u32 from) {
-  float words[Count];
-  load_words(words, from);
-#pragma unroll
-  for (int i = 0; i < Count; ++i) v[i] = words[i];
-}
-
-// Neighbouring elements of input as float32.
-template <int Count>
-__device__ __forceinline__ void load_elements(float* v, u32 from) {
-  if constexpr (kElement == Element::float32) {
-    load_floats<Count>(v, from);
-  } else {
-    u32 pairs[Count / 2];
-    load_words(pairs, from);
-#pragma unroll
-    for (int i = 0; i < Count; ++i) v[i] = unpack(u16(pairs[i / 2] >> i % 2 * 16));
-  }
-}
-
 // What multiply-adds slide over: columns of an input row, and a row of taps.
 template <int AtOnce, int Read>
 struct FloatInput {

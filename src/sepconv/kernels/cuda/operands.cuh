@@ -10,6 +10,27 @@
 
 namespace sepconv {
 
+template <int Count>
+__device__ __forceinline__ void load_floats(float* v, u32 from) {
+  float words[Count];
+  load_words(words, from);
+#pragma unroll
+  for (int i = 0; i < Count; ++i) v[i] = words[i];
+}
+
+// Neighbouring elements of input as float32.
+template <int Count>
+__device__ __forceinline__ void load_elements(float* v, u32 from) {
+  if constexpr (kElement == Element::float32) {
+    load_floats<Count>(v, from);
+  } else {
+    u32 pairs[Count / 2];
+    load_words(pairs, from);
+#pragma unroll
+    for (int i = 0; i < Count; ++i) v[i] = unpack(u16(pairs[i / 2] >> i % 2 * 16));
+  }
+}
+
 // Neighbouring elements of the operand (pixels or, with channels last, channels), all terms: store(term, pairs) for each.
 template <int Count, typename Store>
 __device__ __forceinline__ void for_terms(float (&v)[Count], Store store) {

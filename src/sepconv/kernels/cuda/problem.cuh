@@ -22,7 +22,7 @@ constexpr bool kStreams = kWeightStages > 0;
 // With channels last they pass by beside the chunks of the operand; else a block keeps the operand of a tile and computes all output channels.
 constexpr bool kAllOutputs = kStreams && !kChannelsLast;
 static_assert(!kAllOutputs || kCluster == 1, "a block that computes all output channels needs no other");
-constexpr bool kDepthwiseBias = SEPCONV_DEPTHWISE_BIAS, kPointwiseBias = SEPCONV_POINTWISE_BIAS;
+constexpr bool kDepthwiseBias = SEPCONV_DEPTHWISE_BIAS, kPointwiseBias = SEPCONV_POINTWISE_BIAS, kResidual = SEPCONV_RESIDUAL;
 // An operand of the product is a sum of so many 16-bit terms: 1 for 16-bit tensors, 2 or 3 for float32.
 constexpr int kTerms = SEPCONV_TERMS;
 
@@ -100,7 +100,7 @@ constexpr int kBeyondStages = kPatches ? (3 - (kPatchColumns + 3) % 4) * kStride
 constexpr int kWeightsAt = 0, kSlotsAt = kWeightsAt + kWeightBytes, kStagedAt = kSlotsAt + kSlots * kSlotBytes;
 constexpr int kStagesAt = kStagedAt + 2 * kStaged * kResultBytes, kTapsAt = kStagesAt + kStages * kStageBytes + kBeyondStages;
 constexpr int kBiasAt = kTapsAt + kOwnChunks * kChunk * kTapBytes, kBarriersAt = kBiasAt + kBiases * 4;
-constexpr int kSharedBytes = kBarriersAt + 8 * 2 * (kStages + kSlots + kStreamed) + 1024;
+constexpr int kSharedBytes = kBarriersAt + 8 * 2 * (kStages + kSlots + kStreamed + kResidual) + 1024;
 
 static_assert(kSlots % kCluster == 0, "a slot belongs to one block of the cluster");
 static_assert(kPasses == 1 || kSlots >= kChunks, "the operand of a tile stays for all passes");
@@ -114,11 +114,11 @@ struct Parts {
   int count, rows, longer;
 };
 
-// The one parameter of a kernel; mirrored by `sepconv.backends.cuda`. x, weights and y are dense, a bias may be null. Where `stays` is no
+// The one parameter of a kernel; mirrored by `sepconv.backends.cuda`. x, weights and y are dense, the residual lies as y, a bias may be null. Where `stays` is no
 // zero, L2 evicts x after everything else, and of that so many rows that a block loads last are let go in the end.
 struct Call {
-  TensorMap x_map, y_map, weight_map;
-  const void *x, *depthwise_weight, *pointwise_weight, *depthwise_bias, *pointwise_bias;
+  TensorMap x_map, y_map, weight_map, residual_map;
+  const void *x, *depthwise_weight, *pointwise_weight, *depthwise_bias, *pointwise_bias, *residual;
   void* y;
   Parts parts;
   int stays, images;

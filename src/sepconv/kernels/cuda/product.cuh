@@ -14,7 +14,7 @@ constexpr int kLongestSum = kTerms == 1 ? 1 << 20 : kTerms == 2 ? 256 : kSplitAn
 constexpr bool kInParts = kChunks * kChunk > kLongestSum;
 static_assert(!kInParts || kSplitAnew, "nothing else takes sums out of the matrix units in between");
 // Where there are registers to spare, results wait in them, and are written while the next product is computed.
-constexpr bool kWait = kManyRegisters && !kInParts && !kTurns;
+constexpr bool kWait = kManyRegisters && !kInParts && !kTurns && !(kSplitAnew && kResidual);
 
 // How many chunks are multiplied together. Of three terms the small products of all of them come first: each sum that is added to cuts
 // off what does not fit, so where float32 is wanted in full few of them should be large. Of one term a single chunk would be too little
@@ -284,7 +284,7 @@ class Product {
  public:
   __device__ __forceinline__ Product(const Call& call, u32 weights, u32 slots, u32 staged, u32 bias, const Barriers& barriers, int rank,
                                      int group, int thread)
-      : results_(call, staged, bias), weights_(weights, barriers, group, thread), turn_{group}, barriers_(barriers),
+      : results_(call, staged, bias, barriers.residuals_here()), weights_(weights, barriers, group, thread), turn_{group}, barriers_(barriers),
         slots_(slots + (kChannelsLast ? group * kBlockRows * 128 : 0)), rank_(rank), thread_(thread) {}
 
   __device__ __forceinline__ void compute(const Parts& parts) {
@@ -308,6 +308,7 @@ class Product {
     const Tile tile{of_all.row, of_all.column, of_all.output + pass * kPassOutputs};
     const Pass one{u32(uniform(unforeseen(slots_))), barriers_, turn_, thread_, pass == 0, pass + 1 == kPasses};
     const auto put_held = [&](int step, int steps) {
+      if (step == 0) results_.fetch_ahead(tile);
       if (kWait && waiting_.row >= 0) results_.put_step(held.of, step, steps, waiting_);
     };
     Ring<kSlots> slot = of_tile_;

@@ -91,6 +91,9 @@ struct Barriers {
   }
   __device__ __forceinline__ u32 weights_empty(int stream, int i) const { return weights_full(kStreamCount + stream, i); }
 
+  // The residuals of each product group.
+  __device__ __forceinline__ u32 residuals_here() const { return start + 8 * 2 * (kStages + kSlots + kStreamed); }
+
   // A block's own slots are filled by its depthwise warps, those of other blocks by one copy. A slot is empty again when
   // both product groups of every block have read it; its owner is told.
   __device__ __forceinline__ void init(int rank) const {
@@ -102,6 +105,7 @@ struct Barriers {
       barrier_init(slot_full(i), i % kCluster == rank ? kTeamWarps : 1);
       barrier_init(slot_empty(i), 2 * kCluster);
     }
+    for (int i = 0; kResidual && i < 2; ++i) barrier_init(residuals_here() + 8 * i, 1);
     for (int i = 0; i < kStreamed; ++i) {
       barrier_init(weights_full(0, i), 1);
       barrier_init(weights_empty(0, i), kWeightReaders);
