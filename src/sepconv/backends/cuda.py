@@ -19,7 +19,7 @@ from sepconv.device import Device
 from sepconv.errors import CompilerError, StoreError
 from sepconv.jit import nvrtc
 from sepconv.problem import CHANNELS_FIRST, CHANNELS_LAST, Operands, Options, Problem
-from sepconv.tuning import hopper
+from sepconv.tuning import hopper, patches
 from sepconv.tuning.hopper import CudaConfig
 
 SOURCES = Path(kernels.__file__).parent / "cuda"
@@ -61,8 +61,8 @@ class CudaBackend:
             return [f"{tiles} tiles of {config.tile} pixels are too few for {device.units} SMs"]
         if problem.out_size[-1] * LEAST_OF_TILE < config.tile:
             return [f"rows of {problem.out_size[-1]} pixels fill less than a third of tiles of {config.tile}"]
-        if max(problem.stride + problem.dilation) > 1:
-            return ["strides and dilations have not been measured yet"]
+        if hopper.has_patches(problem, config) or problem.epilogue.residual:
+            return ["patches and residuals have not been measured on a GPU yet"]
         return []
 
     def is_ready(self, problem: Problem, device: Device) -> bool:
@@ -135,8 +135,8 @@ def _limits(problem: Problem) -> list[tuple[bool, str]]:
             f"reaches {hopper.MOST_READ} columns in all for four pixels",
         ),
         (
-            channels_last or hopper.row_columns(problem, hopper.TILE) <= hopper.MOST_BOX,
-            f"loads at most {hopper.MOST_BOX} columns at a time",
+            channels_last or hopper.row_columns(problem, hopper.TILE) <= patches.MOST_BOX,
+            f"loads at most {patches.MOST_BOX} columns at a time",
         ),
         *(
             (n * size % ROW_BYTES == 0, f"{name} of {n * size} bytes are no multiple of {ROW_BYTES}")
@@ -277,7 +277,7 @@ def _kernel(problem: Problem, config: CudaConfig, device: int) -> Kernel:
     item = problem.dtype.itemsize
     x_box = (hopper.part(problem), *hopper.input_box(problem, config))
     _encode_images(call.x_map, problem, problem.in_channels, problem.in_size, x_box)
-    y_box = (hopper.GROUP_ROWS, 1, 128 // item)
+    y_box = (patches.GROUP_ROWS, 1, 128 // item)
     if problem.layout == CHANNELS_LAST:
         y_box = (128 // item, *config.patch)
     for of_result in (call.y_map, call.residual_map)[: 1 + problem.epilogue.residual]:

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from sepconv.problem import CHANNELS_LAST, Problem
+from sepconv.tuning import patches
+from sepconv.tuning.patches import GROUP_ROWS, SHARED_BYTES
 
-SHARED_BYTES = 227 << 10  # what a block may have
 TILE, PASS = 128, 128  # pixels of a tile, output channels that are computed together: kernels/cuda/problem.cuh
-GROUP_ROWS = 64  # of the product, that each of its two groups has at a time
-MOST_BOX = 256  # rows, or columns, that the copy engine loads at a time
 MOST_ABOVE_LEAST = (1.25, 2.0)  # times the least cost: among such patches others do not matter, and then among such
 PATCH = (1, GROUP_ROWS)  # rows and columns of output pixels; where there are no others: half of a tile
 MOST_READ = 24  # columns of x that a thread reads for four pixels of a row
@@ -49,8 +48,7 @@ class CudaConfig:
         blocks = f"clusters of {self.cluster} blocks" if self.cluster > 1 else "single blocks"
         share = f"{self.outputs} output channels"
         if self.weight_stages:
-            share = "all" if self.patch == PATCH else str(self.outputs)
-            share += f" output channels, {self.weight_stages} parts of weights that stream"
+            share = f"all output channels, {self.weight_stages} parts of weights that stream"
         patch = f" in patches of {self.patch[0]} x {self.patch[1]}" if self.patch != PATCH else ""
         return (
             f"{blocks} of {share}, tiles of {self.tile} pixels{patch}, {'rolling rows' if self.rolls else 'whole windows'}, "
@@ -235,13 +233,13 @@ def _fills_tiles(problem: Problem) -> bool:
 
 def _patched(problem: Problem) -> Iterator[CudaConfig]:
     """Whole windows with channels last: patches that cost little come first, weights that stay before weights that stream."""
-    costs = _patches(problem)
+    costs = patches.costs(problem)
     least = min(costs.values(), default=0.0)
     for above, most in itertools.pairwise((0.0, *MOST_ABOVE_LEAST)):
-        patches = [patch for patch, cost in costs.items() if above * least < cost <= most * least]
+        sizes = [patch for patch, cost in costs.items() if above * least < cost <= most * least]
         for config in (*_resident(problem, rolls=False), *_streaming_beside(problem)):
             if config.staged:  # the copy engine writes patches
-                yield from (replace(config, patch=patch) for patch in patches)
+                yield from (replace(config, patch=patch) for patch in sizes)
 
 
 def _streaming_beside(problem: Problem) -> Iterator[CudaConfig]:
@@ -263,32 +261,6 @@ def _streaming_beside(problem: Problem) -> Iterator[CudaConfig]:
             yield CudaConfig(cluster, PASS, False, stages, slots * cluster, staged, weight_stages)
 
 
-def _patches(problem: Problem) -> dict[tuple[int, int], float]:
-    """What it costs to compute y in patches of so many rows and columns, for each product group one at a time; the best first.
-
-    A patch costs the product's 64 rows whatever it fills of them, what is loaded for it, and four pixels of a row at a time in
-    the window's step.
-    """
-    height, width = problem.out_size
-    found = {}
-    for rows in range(1, min(height, GROUP_ROWS) + 1):
-        for columns in range(1, min(width, GROUP_ROWS // rows) + 1):
-            box = _input_rows(problem, rows), _input_columns(problem, columns)
-            if max(box) <= MOST_BOX and 2 * math.prod(box) * 128 <= SHARED_BYTES // 3:
-                count = math.ceil(height / rows) * math.ceil(width / columns)
-                cost = GROUP_ROWS + math.prod(box) / 2 + rows * math.ceil(columns / 4)
-                found[rows, columns] = count * cost
-    return dict(sorted(found.items(), key=lambda item: item[1]))
-
-
-def _input_rows(problem: Problem, rows: int) -> int:
-    return (rows - 1) * problem.stride[0] + (problem.kernel_size[0] - 1) * problem.dilation[0] + 1
-
-
-def _input_columns(problem: Problem, columns: int) -> int:
-    return (columns - 1) * problem.stride[-1] + (problem.kernel_size[-1] - 1) * problem.dilation[-1] + 1
-
-
 def has_patches(problem: Problem, config: CudaConfig) -> bool:
     """Whether a tile is two patches; else it is part of a row."""
     return _channels_last(problem) and not config.rolls
@@ -299,8 +271,8 @@ def tiles(problem: Problem, config: CudaConfig) -> tuple[int, int]:
     if not has_patches(problem, config):
         return math.ceil(problem.out_size[-1] / config.tile), problem.batch * math.prod(problem.out_size[:-1])
     sizes = zip(problem.out_size, config.patch, strict=True)
-    patches = problem.batch * math.prod(math.ceil(size / of_patch) for size, of_patch in sizes)
-    return 1, math.ceil(patches / 2)
+    count = problem.batch * math.prod(math.ceil(size / of_patch) for size, of_patch in sizes)
+    return 1, math.ceil(count / 2)
 
 
 def _block_outputs(problem: Problem, rolls: bool) -> tuple[int, ...]:
@@ -357,7 +329,7 @@ def window_rows(problem: Problem) -> int:
 def input_box(problem: Problem, config: CudaConfig) -> tuple[int, int]:
     """The rows and columns that are loaded at a time, for a tile or a patch, with those around it."""
     if has_patches(problem, config):
-        return _input_rows(problem, config.patch[0]), _input_columns(problem, config.patch[1])
+        return patches.input_box(problem, config.patch)
     return 1 if config.rolls else window_rows(problem), row_columns(problem, config.tile)
 
 
@@ -368,7 +340,7 @@ def row_columns(problem: Problem, tile: int) -> int:
 
 def columns_read(problem: Problem) -> int:
     """The columns of x that a thread reads for four pixels of a row of a patch."""
-    return _input_columns(problem, 4)
+    return patches.input_box(problem, (1, 4))[1]
 
 
 def lead(problem: Problem) -> int:
