@@ -42,7 +42,7 @@ def run(emulator: Emulator, nan_in_fresh_memory: None) -> Iterator[Run]:
         problem = shape.problem(tensors[0].dtype, precision)
         reasons = CudaBackend().reasons(problem, HOPPER)
         if reasons:
-            pytest.skip("; ".join(reasons))
+            pytest.skip("; ".join(reasons))  # which problems have one is held by test_hopper.py and test_nvrtc.py
         config = hopper.configuration(problem)
         assert config is not None
         return cuda._kernel(problem, config, 0).compute(Operands(*tensors))

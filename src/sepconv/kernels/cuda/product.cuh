@@ -16,6 +16,8 @@ static_assert(!kInParts || kSplitAnew, "nothing else takes sums out of the matri
 // Where there are registers to spare, results wait in them, and are written while the next product is computed.
 constexpr bool kWait = kManyRegisters && !kInParts && !kTurns && !(kSplitAnew && kResidual);
 
+static_assert(!kWait || !Results::kFetchesResidual, "residuals that are fetched ahead belong to the pass that is multiplied");
+
 // How many chunks are multiplied together. Of three terms the small products of all of them come first: each sum that is added to cuts
 // off what does not fit, so where float32 is wanted in full few of them should be large. Of one term a single chunk would be too little
 // work between two waits.
