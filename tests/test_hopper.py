@@ -31,6 +31,7 @@ def check(shape: Shape, dtype: torch.dtype, precision: str) -> None:
     ) or config.outputs > hopper.PASS  # the operand of a tile, for several passes
     assert config.slots >= chunks if stays else config.slots % config.cluster == 0
     assert config.slots >= config.cluster
+    assert config.slots > 1 or chunks == 1  # else the product waits for a chunk that waits for it
     assert config.stages >= 2
     boxes = config.tile * dtype.itemsize // 128
     assert config.staged == 0 or boxes % config.staged == 0

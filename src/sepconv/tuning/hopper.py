@@ -151,9 +151,14 @@ def own_channels(problem: Problem, cluster: int) -> int:
 def configuration(problem: Problem) -> CudaConfig | None:
     """The configuration for a problem: the best that shared memory and registers have room for, or None."""
     for config in _wanted(problem):
-        if shared_bytes(problem, config) <= SHARED_BYTES:
+        if shared_bytes(problem, config) <= SHARED_BYTES and _can_go_on(problem, config):
             return _with_more_stages(problem, config)
     return None
+
+
+def _can_go_on(problem: Problem, config: CudaConfig) -> bool:
+    """The product gives a slot back when it has the next chunk, so that one slot takes one chunk."""
+    return config.slots > 1 or own_channels(problem, config.cluster) <= chunk(problem)
 
 
 def _wanted(problem: Problem) -> Iterator[CudaConfig]:
@@ -251,14 +256,15 @@ def _streaming_beside(problem: Problem) -> Iterator[CudaConfig]:
     if terms(problem) > 1 or not _can_stream(problem):
         return
     for cluster in (2, 1, 4) if problem.out_channels > PASS else (1, 2, 4):
+        least = max(2, cluster)
         for staged, slots, stages, weight_stages in (
-            (2, 2, 3, 4),
-            (2, 2, 2, 4),
-            (2, 2, 2, 3),
-            (1, 2, 2, 3),
-            (1, 1, 2, 2),
+            (2, 2 * cluster, 3, 4),
+            (2, 2 * cluster, 2, 4),
+            (2, 2 * cluster, 2, 3),
+            (1, 2 * cluster, 2, 3),
+            (1, least, 2, 2),
         ):
-            yield CudaConfig(cluster, PASS, False, stages, slots * cluster, staged, weight_stages)
+            yield CudaConfig(cluster, PASS, False, stages, slots, staged, weight_stages)
 
 
 def has_patches(problem: Problem, config: CudaConfig) -> bool:

@@ -103,6 +103,7 @@ constexpr int kBiasAt = kTapsAt + kOwnChunks * kChunk * kTapBytes, kBarriersAt =
 constexpr int kSharedBytes = kBarriersAt + 8 * 2 * (kStages + kSlots + kStreamed + kResidual) + 1024;
 
 static_assert(kSlots % kCluster == 0, "a slot belongs to one block of the cluster");
+static_assert(kChunks == 1 || kSlots > 1, "the product gives a slot back when it has the next chunk");
 static_assert(kPasses == 1 || kSlots >= kChunks, "the operand of a tile stays for all passes");
 static_assert(!kChannelsLast || kPatchPixels <= kBlockRows, "a patch is what a product group has rows for");
 static_assert(!kPatches || kStaged > 0, "the copy engine writes patches");
