@@ -2,7 +2,7 @@
 
 import torch
 from budget import check
-from cuda_cases import Shape
+from cuda_cases import SLOPE, Shape
 from torch import Tensor
 
 from sepconv.problem import CHANNELS_LAST
@@ -35,7 +35,10 @@ def tensors_of(device: torch.device, shape: Shape, dtype: torch.dtype, positive:
 
 def reference(shape: Shape, tensors: list[Tensor | None]) -> Tensor:
     conv = (F.conv1d, F.conv2d)[len(shape.size) - 1]
-    act = {"identity": lambda t: t, "relu": F.relu, "relu6": F.relu6}
+    act = {
+        "identity": lambda t: t, "relu": F.relu, "relu6": F.relu6, "silu": F.silu, "gelu": F.gelu,
+        "hardswish": F.hardswish, "tanh": torch.tanh, "leaky_relu": lambda t: F.leaky_relu(t, SLOPE),
+    }  # fmt: skip
     x, wd, wp, bd, bp, residual = tensors
     if any(before != after for before, after in shape.padding):
         x, padding = F.pad(x, [n for pair in reversed(shape.padding) for n in pair]), 0

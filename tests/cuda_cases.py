@@ -10,6 +10,13 @@ from sepconv.problem import CHANNELS_FIRST, CHANNELS_LAST, Activation, Epilogue,
 PRECISIONS = ((torch.float32, "ieee"), (torch.float32, "high"), (torch.float16, "ieee"), (torch.bfloat16, "ieee"))
 
 
+SLOPE = 0.25  # of leaky_relu
+
+
+def activation(name: str) -> Activation:
+    return Activation(name, SLOPE if name == "leaky_relu" else 0.0)
+
+
 @dataclass(frozen=True)
 class Shape:
     """The sizes of one problem; `padding` is a pair for each axis."""
@@ -46,7 +53,7 @@ class Shape:
 
     def problem(self, dtype: torch.dtype, precision: str) -> Problem:
         ones = (1,) * len(self.size)
-        depthwise, pointwise = (Activation(name) for name in self.activations)
+        depthwise, pointwise = map(activation, self.activations)
         epilogue = Epilogue(self.biases[0], depthwise, self.biases[1], pointwise, self.residual)
         return Problem(
             self.batch, self.channels, self.outputs, 1, self.size, self.kernel, self.stride or ones, self.padding,
@@ -106,6 +113,18 @@ SHAPES = [
     Shape(3, 328, 72, (14, 14), (3, 3), _SAME, ("relu", "relu6"), (True, True), CHANNELS_LAST),
     Shape(1, 512, 512, (14, 14), (3, 3), _SAME, layout=CHANNELS_LAST),
     Shape(3, 728, 328, (5, 4), (3, 3), _SAME, ("identity", "relu"), (True, True), CHANNELS_LAST),
+]
+SHAPES += [
+    Shape(2, 32, 40, (200,), (33,), ((16, 16),), ("silu", "identity"), (True, True)),
+    Shape(2, 48, 72, (264,), (51,), ((25, 25),), ("identity", "relu"), (False, True)),
+    Shape(1, 16, 24, (272,), (33,), ((16, 16),), stride=(2,)),
+    Shape(1, 32, 24, (136,), (87,), ((86, 86),), dilation=(2,)),
+    Shape(1, 256, 200, (136,), (75,), ((37, 37),), ("silu", "hardswish"), (True, True)),
+    Shape(2, 16, 32, (12, 128), (3, 3), _SAME, ("gelu", "tanh"), stride=(2, 2)),
+    Shape(2, 16, 32, (9, 64), (3, 3), ((2, 2), (2, 2)), ("leaky_relu", "leaky_relu"), dilation=(2, 2)),
+    Shape(1, 24, 32, (24, 72), (5, 21), ((2, 2), (10, 10))),
+    Shape(1, 17, 32, (136,), (127,), ((63, 63),)),
+    replace(Shape(1, 512, 520, (72,), (63,), ((31, 31),), biases=(False, True)), residual=True),
 ]
 A = Shape(16, 64, 128, (512, 512), (3, 3), _SAME)
 B = Shape(32, 256, 512, (4096,), (9,), ((4, 4),))

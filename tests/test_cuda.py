@@ -5,7 +5,7 @@ import torch
 from budget import check
 from cuda_calls import check_all, reference
 from cuda_calls import tensors_of as tensors_on
-from cuda_cases import A_LAST, PRECISIONS, SHAPES, SMALL_A, SMALL_A_LAST, SMALL_B, A, B, Shape
+from cuda_cases import A_LAST, PRECISIONS, SHAPES, SMALL_A, SMALL_A_LAST, SMALL_B, A, B, Shape, activation
 from torch import Tensor
 
 import sepconv
@@ -45,8 +45,8 @@ def ours(shape: Shape, tensors: list[Tensor | None], precision: str) -> Tensor:
     *operands, residual = tensors
     return call(
         *operands, shape.stride or 1, "same" if uneven else tuple(before for before, _ in shape.padding), shape.dilation or 1,
-        depthwise_activation=shape.activations[0], pointwise_activation=shape.activations[1], precision=precision,
-        residual=residual,
+        depthwise_activation=activation(shape.activations[0]), pointwise_activation=activation(shape.activations[1]),
+        precision=precision, residual=residual,
     )  # fmt: skip
 
 

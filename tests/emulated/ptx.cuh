@@ -144,6 +144,7 @@ void load_words(float (&v)[Count], u32 from) {
 inline void load_words(u32 (&v)[1], u32 from) { v[0] = shared<u32>(from); }
 inline float load_float(u32 from) { return shared<float>(from); }
 inline u32 load_word(u32 from) { return shared<u32>(from); }
+inline void store_half(u32 to, u16 half) { shared<u16>(to) = half; }
 template <int Count>
 void store_words(u32 to, const u32 (&v)[Count]) {
   if (to % sizeof v) fail("the address of a vector");

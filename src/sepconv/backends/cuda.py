@@ -24,7 +24,6 @@ from sepconv.tuning.hopper import CudaConfig
 
 SOURCES = Path(kernels.__file__).parent / "cuda"
 ELEMENTS = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
-ACTIVATIONS = ("identity", "relu", "relu6")
 HOPPER = (9, 0)
 THREADS = 640  # of a block
 LEAST_OF_TILE = 3  # a row of output pixels fills a third of a tile or more
@@ -105,11 +104,9 @@ class CudaBackend:
 
 def _limits(problem: Problem) -> list[tuple[bool, str]]:
     """What the kernel asks of a problem: whether it holds, and the reason where it does not."""
-    (_, kernel_w), (_, padding_w) = _window(problem)
-    lead, size = hopper.lead(problem), problem.dtype.itemsize
-    epilogue = problem.epilogue
-    activations = {epilogue.depthwise_activation.name, epilogue.pointwise_activation.name}
+    size = problem.dtype.itemsize
     channels_last = problem.layout == CHANNELS_LAST
+    most_read = hopper.MOST_READ[0 if channels_last else 1]
     if channels_last:
         runs = {"input pixels": problem.in_channels, "output pixels": problem.out_channels}
     else:
@@ -123,20 +120,9 @@ def _limits(problem: Problem) -> list[tuple[bool, str]]:
         ),
         (problem.layout == CHANNELS_FIRST or problem.rank == 2, "computes channels_last in 2-D only"),
         (problem.depth_multiplier == 1, "computes no depth multiplier yet"),
-        (channels_last or max(problem.stride) == 1, "computes no stride but 1 with channels first yet"),
-        (channels_last or max(problem.dilation) == 1, "computes no dilation but 1 with channels first yet"),
-        (activations <= set(ACTIVATIONS), f"computes the activations {', '.join(ACTIVATIONS)} only"),
         (
-            channels_last or max(padding_w, kernel_w - 1 - padding_w) <= lead,
-            f"reaches {lead} columns to each side at most",
-        ),
-        (
-            not channels_last or hopper.columns_read(problem) <= hopper.MOST_READ,
-            f"reaches {hopper.MOST_READ} columns in all for four pixels",
-        ),
-        (
-            channels_last or hopper.row_columns(problem, hopper.TILE) <= patches.MOST_BOX,
-            f"loads at most {patches.MOST_BOX} columns at a time",
+            hopper.columns_read(problem) <= most_read,
+            f"reaches {most_read} columns in all for four pixels",
         ),
         *(
             (n * size % ROW_BYTES == 0, f"{name} of {n * size} bytes are no multiple of {ROW_BYTES}")
@@ -195,12 +181,6 @@ def macros(problem: Problem, how: dict[str, int]) -> tuple[tuple[str, str | int]
     return tuple((f"SEPCONV_{name}", value) for name, value in found.items())
 
 
-def _window(problem: Problem) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The kernel size, and the zeros before the first row and column; in 1-D there is one row."""
-    kernel, before = (1, *problem.kernel_size), (0, *(before for before, _ in problem.padding))
-    return (kernel[-2], kernel[-1]), (before[-2], before[-1])
-
-
 _ADDRESSES = (*Operands._fields, "y")  # of tensors, in a call
 
 
@@ -211,7 +191,8 @@ class Call(ctypes.Structure):
         *((name, TensorMap) for name in ("x_map", "y_map", "weight_map", "residual_map")),
         *((name, ctypes.c_void_p) for name in _ADDRESSES),
         *((name, ctypes.c_int) for name in ("parts", "rows_of_part", "longer_parts", "stays", "images")),
-        ("up_to_64_bytes", ctypes.c_byte * 52),  # of which the kernel's is a multiple
+        *((name, ctypes.c_float) for name in ("depthwise_value", "pointwise_value")),
+        ("up_to_64_bytes", ctypes.c_byte * 44),  # of which the kernel's is a multiple
     )
 
 
@@ -270,7 +251,9 @@ def _kernel(problem: Problem, config: CudaConfig, device: int) -> Kernel:
         function = cuda_driver.load(code, "sepconv_forward", shared)
         clusters = cuda_driver.most_clusters(function, config.cluster, THREADS, shared, device)
     strips, rows = hopper.tiles(problem, config)
-    call = Call(images=problem.batch)
+    epilogue = problem.epilogue
+    values = epilogue.depthwise_activation.value, epilogue.pointwise_activation.value
+    call = Call(images=problem.batch, depthwise_value=values[0], pointwise_value=values[1])
     # Where rows are kept, a part begins with the rows above its first one: few long parts load less, but each block needs one.
     call.parts = min(rows, max(problem.batch, clusters // strips)) if config.rolls else rows
     call.rows_of_part, call.longer_parts = divmod(rows, call.parts)
@@ -280,7 +263,7 @@ def _kernel(problem: Problem, config: CudaConfig, device: int) -> Kernel:
     y_box = (patches.GROUP_ROWS, 1, 128 // item)
     if problem.layout == CHANNELS_LAST:
         y_box = (128 // item, *config.patch)
-    for of_result in (call.y_map, call.residual_map)[: 1 + problem.epilogue.residual]:
+    for of_result in (call.y_map, call.residual_map)[: 1 + epilogue.residual]:
         _encode_images(of_result, problem, problem.out_channels, problem.out_size, y_box, SWIZZLE_128)
     if config.weight_stages:
         weight_box = (hopper.weight_part(problem, config), hopper.stream_rows(problem))
@@ -291,7 +274,7 @@ def _kernel(problem: Problem, config: CudaConfig, device: int) -> Kernel:
     maps = {_ADDRESSES.index("x"): Call.x_map, _ADDRESSES.index("y"): Call.y_map}
     if config.weight_stages:
         maps[_ADDRESSES.index("pointwise_weight")] = Call.weight_map
-    if problem.epilogue.residual:
+    if epilogue.residual:
         maps[_ADDRESSES.index("residual")] = Call.residual_map
     launch = partial(_Launch, function, config.cluster * walkers, shared, call, maps)
     dense = cuda_driver.call_of(launch, device, problem.output_shape, problem.output_strides, problem.dtype)

@@ -9,12 +9,13 @@ import torch
 
 from sepconv.problem import CHANNELS_LAST, Problem
 from sepconv.tuning import patches
-from sepconv.tuning.patches import GROUP_ROWS, SHARED_BYTES
+from sepconv.tuning.patches import GROUP_ROWS, MOST_BOX, SHARED_BYTES
 
 TILE, PASS = 128, 128  # pixels of a tile, output channels that are computed together: kernels/cuda/problem.cuh
 MOST_ABOVE_LEAST = (1.25, 2.0)  # times the least cost: among such patches others do not matter, and then among such
 PATCH = (1, GROUP_ROWS)  # rows and columns of output pixels; where there are no others: half of a tile
-MOST_READ = 24  # columns of x that a thread reads for four pixels of a row
+WINDOW_WARPS = 8  # of a block
+MOST_READ = 24, 32  # columns of x that a thread reads for four pixels of a row, of two channels or of one
 MOST_KEPT = 128  # channels, times rows that are kept in registers
 ANY = 1 << 30
 
@@ -79,7 +80,7 @@ def shared_bytes(problem: Problem, config: CudaConfig) -> int:
     all_outputs = config.weight_stages and not _channels_last(problem)
     biases = _up(problem.out_channels, PASS) if all_outputs else config.outputs * output_sets(problem, config)
     biases *= problem.epilogue.pointwise_bias
-    taps = own * _tap_bytes(problem)
+    taps = _scratch_bytes(problem, config) if has_many_taps(problem) else own * _tap_bytes(problem)
     rings = config.slots * _slot_bytes(problem, config) + config.stages * _stage_bytes(problem, config)
     rings += _bytes_beyond_stages(problem, config)
     barriers = 16 * (
@@ -94,8 +95,36 @@ def _tap_bytes(problem: Problem) -> int:
     if _channels_last(problem):
         return kernel_h * (kernel_w + 1) * 4
     if problem.dtype.itemsize > 2:
-        return kernel_h * (kernel_w // 4 * 4 + 4) * 4
+        return kernel_h * _tap_row(problem) * 4
     return kernel_h * (kernel_w + 2) * 4 + 4  # matrix units slide the window: kernels/cuda/bands.cuh
+
+
+def _tap_row(problem: Problem) -> int:
+    return problem.kernel_size[-1] // 4 * 4 + 4
+
+
+def has_many_taps(problem: Problem) -> bool:
+    """Whether the rows of the window reach so far that each warp brings their taps by itself: kernels/cuda/ahead.cuh."""
+    reach, stride, dilation = reach_w(problem), problem.stride[-1], problem.dilation[-1]
+    if _channels_last(problem):
+        return False
+    if problem.dtype.itemsize == 2:
+        return reach > 33 or stride > 1 or dilation > 1
+    return problem.kernel_size[-1] > 17 or reach + 3 * stride > 32
+
+
+def _scratch_bytes(problem: Problem, config: CudaConfig) -> int:
+    """A row of taps for each channel that a warp of the window's step has at a time."""
+    if problem.dtype.itemsize > 2:
+        return WINDOW_WARPS * TILE // config.tile * _tap_row(problem) * 4
+    stride = problem.stride[-1]
+    products = (7 * stride + reach_w(problem) + 16) // 16
+    return WINDOW_WARPS * (7 * stride + 1 + 16 * products) * 4
+
+
+def reach_w(problem: Problem) -> int:
+    """The columns of x from the first to the last one that the window takes."""
+    return (problem.kernel_size[-1] - 1) * problem.dilation[-1] + 1
 
 
 def _weight_bytes(problem: Problem, config: CudaConfig, channels: int) -> int:
@@ -151,7 +180,8 @@ def own_channels(problem: Problem, cluster: int) -> int:
 def configuration(problem: Problem) -> CudaConfig | None:
     """The configuration for a problem: the best that shared memory and registers have room for, or None."""
     for config in _wanted(problem):
-        if shared_bytes(problem, config) <= SHARED_BYTES and _can_go_on(problem, config):
+        fits = shared_bytes(problem, config) <= SHARED_BYTES and max(input_box(problem, config)) <= MOST_BOX
+        if fits and _can_go_on(problem, config):
             return _with_more_stages(problem, config)
     return None
 
@@ -225,7 +255,9 @@ def _can_stream(problem: Problem) -> bool:
 
 def _can_roll(problem: Problem, cluster: int) -> bool:
     kept = window_rows(problem) - 1
-    if _channels_last(problem) and (max(problem.stride + problem.dilation) > 1 or not _fills_tiles(problem)):
+    if max(problem.stride + problem.dilation) > 1 or has_many_taps(problem):
+        return False
+    if _channels_last(problem) and not _fills_tiles(problem):
         return False
     return kept > 0 and kept * own_channels(problem, cluster) <= MOST_KEPT
 
@@ -336,22 +368,28 @@ def input_box(problem: Problem, config: CudaConfig) -> tuple[int, int]:
     """The rows and columns that are loaded at a time, for a tile or a patch, with those around it."""
     if has_patches(problem, config):
         return patches.input_box(problem, config.patch)
-    return 1 if config.rolls else window_rows(problem), row_columns(problem, config.tile)
+    rows = (window_rows(problem) - 1) * (1, *problem.dilation)[-2] + 1
+    return 1 if config.rolls else rows, row_columns(problem, config.tile)
 
 
 def row_columns(problem: Problem, tile: int) -> int:
-    """The columns that are loaded for so many pixels of a row, with those before and behind them."""
-    return tile + (problem.kernel_size[-1] - 1 if _channels_last(problem) else 2 * lead(problem))
+    """The columns that are loaded for so many pixels of a row, with those before and behind them that their windows reach."""
+    if _channels_last(problem):
+        return tile + problem.kernel_size[-1] - 1
+    before = problem.padding[-1][0]
+    return whole_32_bytes(problem, before) + tile * problem.stride[-1] + whole_32_bytes(problem, reach_w(problem) - 1 - before)
 
 
 def columns_read(problem: Problem) -> int:
-    """The columns of x that a thread reads for four pixels of a row of a patch."""
-    return patches.input_box(problem, (1, 4))[1]
+    """The columns of x that a thread reads for four pixels of a row, at least: those of all taps or, of many, of four."""
+    if _channels_last(problem):
+        return patches.input_box(problem, (1, 4))[1]
+    return _up(3 + 3 * problem.stride[-1] + 3 * problem.dilation[-1] + 1, 4) if problem.dtype.itemsize > 2 else 0
 
 
-def lead(problem: Problem) -> int:
-    """The columns that are loaded before and behind a tile where the pixels of a row lie together."""
-    return 32 // problem.dtype.itemsize
+def whole_32_bytes(problem: Problem, elements: int) -> int:
+    """As many elements, and those that make 32 bytes full: what the copy engine loads fastest begins on 32 bytes."""
+    return _up(max(0, elements), 32 // problem.dtype.itemsize)
 
 
 def _channels_last(problem: Problem) -> bool:

@@ -12,8 +12,7 @@ __device__ __forceinline__ void load_input(const Call& call, u32 stages, const B
   Ring<kStages> ring;
   for_items(call.parts, [&](const Item& item) {
     for_images(item, [&](int image, int first, int end) {
-      const int begin = kRolls ? max(0, first - kPaddingH) : first - kPaddingH;
-      const int last = kRolls ? min(kInH, end - 1 - kPaddingH + kKernelH) : end - kPaddingH;
+      const int begin = kRolls ? max(0, first - kPaddingH) : first, last = kRolls ? min(kInH, end - 1 - kPaddingH + kKernelH) : end;
 #pragma unroll 1
       for (int row = begin; row < last; ++row) {
 #pragma unroll 1
@@ -22,8 +21,8 @@ __device__ __forceinline__ void load_input(const Call& call, u32 stages, const B
           for (int part = 0; part < kParts; ++part, ring.next()) {
             barrier_wait(barriers.stage_empty(ring.at), ring.parity ^ 1);
             barrier_expect(barriers.stage_full(ring.at), kInputBytes);
-            load_box(stages + ring.at * kStageBytes, call.x_map, barriers.stage_full(ring.at), item.column - kLead, row,
-                     chunk * kChunk + part * kPart, image, policy);
+            load_box(stages + ring.at * kStageBytes, call.x_map, barriers.stage_full(ring.at), item.column * kStrideW - kLead,
+                     kRolls ? row : row * kStrideH - kPaddingH, chunk * kChunk + part * kPart, image, policy);
           }
         }
       }

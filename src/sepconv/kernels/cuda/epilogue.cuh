@@ -147,7 +147,7 @@ class Results {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float one = sum[4 * eight + 2 * half + i];
-        pair[i] = activate<kPointwiseActivation>(kPointwiseBias ? one + bias[kChannelsLast ? i : half] : one);
+        pair[i] = activate<kPointwiseActivation>(kPointwiseBias ? one + bias[kChannelsLast ? i : half] : one, call_.pointwise_value);
       }
       put_staged(pair, half, eight);
     }
@@ -187,7 +187,7 @@ class Results {
         const float one = sum[4 * (eight + i / 2) + 2 * half + i % 2];
         if (i % 2 == 0) note(one, sum[4 * (eight + i / 2) + 2 * half + 1], eight + i / 2);
         const u32 bias = bias_ + bias_of(tile) + (kChannelsLast ? along + i : half * 8) * 4;
-        run[i] = activate<kPointwiseActivation>(kPointwiseBias ? one + load_float(bias) : one);
+        run[i] = activate<kPointwiseActivation>(kPointwiseBias ? one + load_float(bias) : one, call_.pointwise_value);
       }
       const int on = half * 8;  // rows further down
       const bool is_output = kWholeOutputs || output(tile) + (kChannelsLast ? along : on) < kOutputs;

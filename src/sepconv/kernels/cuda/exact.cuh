@@ -22,7 +22,7 @@ __device__ __forceinline__ float depthwise_exactly(const Call& call, int image, 
                  element(call.x, index_of<kChannels, kInH, kInW>(image, channel, in_row, in_column)), sum);
     }
   }
-  return activate<kDepthwiseActivation>(sum);
+  return activate<kDepthwiseActivation>(sum, call.depthwise_value);
 }
 
 // Some pixels of a row or, row after row, of a patch; some output channels of each.
@@ -46,7 +46,7 @@ __device__ __forceinline__ void compute_exactly(const Call& call, const Area& ar
                  depthwise_exactly(call, image, channel, row, column), sum);
     }
     const long long at = index_of<kOutputs, kOutH, kOutW>(image, output, row, column);
-    const float result = activate<kPointwiseActivation>(sum);
+    const float result = activate<kPointwiseActivation>(sum, call.pointwise_value);
     set_element(call.y, at, kResidual ? result + element(call.residual, at) : result);
   }
 }

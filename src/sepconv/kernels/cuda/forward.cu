@@ -8,7 +8,7 @@
 
 // Registers of a thread when the block starts, and in each role; together no more than those of all threads at the start.
 constexpr int kFirstRegisters = 96, kCopyRegisters = 32;
-constexpr int kMore = sepconv::kTurns ? 128 : sepconv::kSplitAnew ? 168 : 160;
+constexpr int kMore = sepconv::kTurns ? 128 : !sepconv::kSplitAnew ? 160 : sepconv::kTile == 64 ? 144 : sepconv::kWait ? 176 : 168;
 constexpr int kProductRegisters = sepconv::kManyRegisters ? kMore : sepconv::kManyChunks ? 120 : 104, kDepthwiseRegisters = 224 - kProductRegisters;
 
 extern "C" __global__ void
@@ -27,6 +27,8 @@ extern "C" __global__ void
     barriers.init(rank);
     fence_barriers();
   }
+  // Matrix units multiply up to 32 bytes behind a stage by zeros: they have to be numbers.
+  if (kManyTaps && kBands && threadIdx.x < kStages * 8) store_words(start + kStagesAt + threadIdx.x / 8 * kStageBytes + threadIdx.x % 8 * 4, {0u}), fence_async();
   __syncthreads();
   if (kCluster > 1) cluster_meet();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = threadIdx.x / kGroup;
@@ -46,7 +48,7 @@ extern "C" __global__ void
     load_all_taps(shared + kTapsAt, call.depthwise_weight, call.depthwise_bias, rank, unforeseen(threadIdx.x) - kGroup);
     threads_meet(3, kRoleThreads);
     begin_role();
-    depthwise(call, Rows(start + kStagesAt, start + kSlotsAt, start + kTapsAt, barriers, rank, warp - 4, lane));
+    depthwise(call, Rows(call, start + kStagesAt, start + kSlotsAt, start + kTapsAt, barriers, rank, warp - 4, lane));
     let_go_of_input(call, unforeseen(threadIdx.x) - kGroup);
   } else {
     change_registers<kFirstRegisters, kProductRegisters>();

@@ -30,7 +30,7 @@ __device__ __forceinline__ void add_row(float (&sum)[kAtOnce][kPixels], const Ta
 
 class Lane {
  public:
-  __device__ __forceinline__ Lane(u32 stages, u32 slots, u32 taps, int warp, int lane)
+  __device__ __forceinline__ Lane(const Call&, u32 stages, u32 slots, u32 taps, int, int warp, int lane)
       : first_(warp % kPatchWarps * kSteps * kSideBySide + lane / kPairs), channel_(lane % kPairs * kAtOnce) {
     const int patch = warp / kPatchWarps, row = patch * kBlockRows + (kPatches ? 0 : first_ * kPixels);
     from_ = stages + (kPatches ? patch * kBoxBytes : row * 128) + channel_ * kElementBytes;

@@ -33,7 +33,8 @@ constexpr int kTile = SEPCONV_TILE, kChunk = kChannelsLast ? 64 : 16;
 static_assert(kTile == 128 || (kTile == 64 && !kChannelsLast), "tiles of 128 pixels, or 64 where they lie together");
 constexpr int kPatchRows = SEPCONV_PATCH_ROWS, kPatchColumns = SEPCONV_PATCH_COLUMNS, kPatchPixels = kPatchRows * kPatchColumns;
 constexpr bool kPatches = kChannelsLast && !kRolls;
-static_assert(kPatches || (kStrideH == 1 && kStrideW == 1 && kDilationH == 1 && kDilationW == 1), "only patches have windows with steps");
+static_assert(kPatches || !(kChannelsLast || kRolls) || (kStrideH == 1 && kStrideW == 1 && kDilationH == 1 && kDilationW == 1),
+              "only whole windows have steps");
 constexpr int kOwnChunks = ((kChannels + kChunk - 1) / kChunk + kCluster - 1) / kCluster, kChunks = kOwnChunks * kCluster;
 constexpr int kPart = kChannelsLast ? 128 / kElementBytes : kChunk, kParts = kChunk / kPart;
 // The product's rows are output channels and its columns pixels or, with channels last, the other way round. Each of the two
@@ -60,13 +61,14 @@ constexpr int kTeams = kInTeams ? 2 : 1, kTeamWarps = kDepthwiseWarps / kTeams;
 constexpr bool kManyRegisters = kKept == 0 && !kChannelsLast;
 
 // A stage of input is one row of a part's channels, or all rows of a window, with the columns before and behind the tile that the
-// window reaches; or the boxes of two patches. Where pixels lie together these are 32 bytes each, since a box that starts on 32 bytes is loaded a third faster
+// window reaches; or the boxes of two patches. Where pixels lie together these are whole 32 bytes, since a box that starts on 32 bytes is loaded a third faster
 // than one that starts on 16 (H200, 2026-11-29).
-constexpr int kLead = kChannelsLast ? kPaddingW : 32 / kElementBytes;
+constexpr __device__ int whole_32_bytes(int elements) { return (elements * kElementBytes + 31) / 32 * (32 / kElementBytes); }
 constexpr int kReachH = (kKernelH - 1) * kDilationH + 1, kReachW = (kKernelW - 1) * kDilationW + 1;  // of the window, in rows and columns of x
-constexpr int kRowColumns = kChannelsLast ? kTile + kKernelW - 1 : kTile + 2 * kLead;
+constexpr int kLead = kChannelsLast ? kPaddingW : whole_32_bytes(kPaddingW), kBehind = kReachW - 1 - kPaddingW;
+constexpr int kRowColumns = kChannelsLast ? kTile + kKernelW - 1 : kLead + kTile * kStrideW + whole_32_bytes(kBehind > 0 ? kBehind : 0);
 constexpr int kBoxColumns = kPatches ? (kPatchColumns - 1) * kStrideW + kReachW : kRowColumns;
-constexpr int kBoxRows = kPatches ? (kPatchRows - 1) * kStrideH + kReachH : kRolls ? 1 : kKernelH;
+constexpr int kBoxRows = kPatches ? (kPatchRows - 1) * kStrideH + kReachH : kRolls ? 1 : kReachH;
 constexpr int kBoxBytes = kPart * kBoxRows * kBoxColumns * kElementBytes, kInputBytes = (kPatches ? 2 : 1) * kBoxBytes, kStageBytes = (kInputBytes + 127) / 128 * 128;
 
 // A chunk of the operand, for each term: rows of 128 bytes, of 64 pixels of one channel, or of 64 channels of one pixel.
@@ -91,7 +93,15 @@ constexpr int kTapRow = kChannelsLast ? kKernelW + 1 : kKernelW / 4 * 4 + 4, kTa
 // Where matrix units slide the window (bands.cuh) they are pairs of 16 bits: of each tap and its neighbours, and zeros at the end. The bias
 // comes after all rows.
 constexpr bool kBands = !kChannelsLast && kElementBytes == 2;
-constexpr int kPairs16 = kKernelW + 2, kTapBytes = kBands ? kKernelH * kPairs16 * 4 + 4 : kTapFloats * 4;
+constexpr int kPairs16 = kKernelW + 2;
+// Taps of rows that reach further do not stay: each warp brings those of its next channels, and has room for one row of these
+// (ahead.cuh). Matrix units take pairs from before the first tap and from behind the last one, zeros.
+constexpr bool kManyTaps = !kChannelsLast && (kBands ? kReachW > 33 || kStrideW > 1 || kDilationW > 1 : kKernelW > 17 || kReachW + 3 * kStrideW > 32);
+constexpr int kBandDeeps = (7 * kStrideW + kReachW + 16) / 16, kPairsBefore = 7 * kStrideW + 1;
+constexpr int kRowBytes = kBands ? (kPairsBefore + 16 * kBandDeeps) * 4 : kTapRow * 4;
+constexpr int kTapBytes = kManyTaps ? 0 : kBands ? kKernelH * kPairs16 * 4 + 4 : kTapFloats * 4;
+// Of which a warp has as many at a time as channels.
+constexpr int kScratchBytes = kManyTaps ? kDepthwiseWarps * (kBands ? 1 : 128 / kTile) * kRowBytes : 0;
 
 // Four pixels of a patch that are computed together may reach beyond the last box.
 constexpr int kBeyondStages = kPatches ? (3 - (kPatchColumns + 3) % 4) * kStrideW * 128 : 0;
@@ -99,7 +109,7 @@ constexpr int kBeyondStages = kPatches ? (3 - (kPatchColumns + 3) % 4) * kStride
 // Shared memory, from 1024 bytes on a multiple of which it begins.
 constexpr int kWeightsAt = 0, kSlotsAt = kWeightsAt + kWeightBytes, kStagedAt = kSlotsAt + kSlots * kSlotBytes;
 constexpr int kStagesAt = kStagedAt + 2 * kStaged * kResultBytes, kTapsAt = kStagesAt + kStages * kStageBytes + kBeyondStages;
-constexpr int kBiasAt = kTapsAt + kOwnChunks * kChunk * kTapBytes, kBarriersAt = kBiasAt + kBiases * 4;
+constexpr int kBiasAt = kTapsAt + kOwnChunks * kChunk * kTapBytes + kScratchBytes, kBarriersAt = kBiasAt + kBiases * 4;
 constexpr int kSharedBytes = kBarriersAt + 8 * 2 * (kStages + kSlots + kStreamed + kResidual) + 1024;
 
 static_assert(kSlots % kCluster == 0, "a slot belongs to one block of the cluster");
@@ -108,7 +118,7 @@ static_assert(kPasses == 1 || kSlots >= kChunks, "the operand of a tile stays fo
 static_assert(!kChannelsLast || kPatchPixels <= kBlockRows, "a patch is what a product group has rows for");
 static_assert(!kPatches || kStaged > 0, "the copy engine writes patches");
 static_assert(!kStreams || !kChannelsLast || (kPatches && kTerms == 1), "nothing splits weights that stream with channels last");
-static_assert(kPatches || kPaddingW <= kLead && kKernelW - 1 - kPaddingW <= kBoxColumns - kTile - kLead, "the window reaches beyond the box");
+static_assert(!kManyTaps || !kRolls, "rows that are kept have few taps");
 
 // The rows of all images together are cut into parts of `rows` rows each, and the first `longer` of one more.
 struct Parts {
@@ -123,6 +133,7 @@ struct Call {
   void* y;
   Parts parts;
   int stays, images;
+  float depthwise_value, pointwise_value;  // of the activations that have one
 };
 
 // Where an element lies in x or y.

@@ -162,6 +162,7 @@ __device__ __forceinline__ u32 load_word(u32 from) {
   load_words(word, from);
   return word[0];
 }
+__device__ __forceinline__ void store_half(u32 to, u16 half) { asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(half) : "memory"); }
 __device__ __forceinline__ void store_words(u32 to, const u32 (&v)[1]) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(v[0]) : "memory");
 }

@@ -55,23 +55,34 @@ __device__ __forceinline__ void slide(Done& done, Kept& kept, const Lane& lane, 
   }
 }
 
+// Where taps do not stay, a lane brings them by itself. (A template, since only lanes that can are asked.)
+template <typename AnyLane>
+__device__ __forceinline__ void bring_taps(AnyLane& lane, u32 room, int warp) {
+  if constexpr (kManyTaps) lane.bring_taps(room, warp);
+}
+
 // All rows of the window at once.
-__device__ __forceinline__ void look_through(Done& done, const Lane& lane, u32 stage, int part, int step) {
-#pragma unroll
+template <typename AnyLane>
+__device__ __forceinline__ void look_through(Done& done, AnyLane& lane, u32 stage, int part, int step) {
+#pragma unroll(kManyTaps ? 1 : kKernelH)
   for (int h = 0; h < kKernelH; ++h) {
-    Input input;
-    Taps taps;
-    lane.load_taps(taps, part, step, h);
-    lane.load(input, stage, step, h);
-    if (h == 0) done.begin(taps);
-    add_row(done.v, taps, input);
+    if constexpr (kManyTaps) {
+      lane.add_many(done.v, stage, {part, step, h});
+    } else {
+      Input input;
+      Taps taps;
+      lane.load_taps(taps, part, step, h);
+      lane.load(input, stage, step, h);
+      if (h == 0) done.begin(taps);
+      add_row(done.v, taps, input);
+    }
   }
 }
 
-__device__ __forceinline__ void put(const Lane& lane, u32 slot, int part, int step, Done& done) {
+__device__ __forceinline__ void put(const Lane& lane, u32 slot, int part, int step, Done& done, float value) {
 #pragma unroll
   for (int i = 0; i < kAtOnce * kPixels; ++i) {
-    done.v[i / kPixels][i % kPixels] = activate<kDepthwiseActivation>(done.v[i / kPixels][i % kPixels]);
+    done.v[i / kPixels][i % kPixels] = activate<kDepthwiseActivation>(done.v[i / kPixels][i % kPixels], value);
   }
   lane.put(slot, part, step, done.v);
 }
@@ -90,9 +101,10 @@ struct KeptOfRow {
 // The eight warps' work: rows of a team's chunks, one after the other.
 class Rows {
  public:
-  __device__ __forceinline__ Rows(u32 stages, u32 slots, u32 taps, const Barriers& barriers, int rank, int warp, int lane)
-      : lane_(stages, slots, taps + warp / kTeamWarps * kChunk * kTapBytes, warp % kTeamWarps, lane), barriers_(barriers),
+  __device__ __forceinline__ Rows(const Call& call, u32 stages, u32 slots, u32 taps, const Barriers& barriers, int rank, int warp, int lane)
+      : call_(call), lane_(call, stages, slots, taps + warp / kTeamWarps * kChunk * kTapBytes, rank, warp % kTeamWarps, lane), barriers_(barriers),
         output_{rank}, is_first_(lane == 0) {
+    bring_taps(lane_, taps, warp);
     input_.next(warp / kTeamWarps * kParts);
     output_.next(warp / kTeamWarps);
   }
@@ -122,7 +134,7 @@ class Rows {
           if (!finishes) continue;
           if (part == 0 && first == 0) barrier_wait(barriers_.slot_empty(output_.at), output_.parity ^ 1);
 #pragma unroll
-          for (int step = first; step < first + kStepsAtOnce; ++step) put(lane_, slot, part, step, done[step - first]);
+          for (int step = first; step < first + kStepsAtOnce; ++step) put(lane_, slot, part, step, done[step - first], call_.depthwise_value);
         }
         if (exists) release_stage(part, finishes ? 0 : kept.mark(i, part));
       }
@@ -143,7 +155,8 @@ class Rows {
     output_.next(kTeams);
   }
 
-  const Lane lane_;
+  const Call& call_;
+  Lane lane_;
   const Barriers barriers_;
   Ring<kStages> input_;
   Ring<kSlots, kCluster> output_;
