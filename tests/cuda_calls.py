@@ -37,7 +37,7 @@ def reference(shape: Shape, tensors: list[Tensor | None]) -> Tensor:
     conv = (F.conv1d, F.conv2d)[len(shape.size) - 1]
     act = {
         "identity": lambda t: t, "relu": F.relu, "relu6": F.relu6, "silu": F.silu, "gelu": F.gelu,
-        "hardswish": F.hardswish, "tanh": torch.tanh, "leaky_relu": lambda t: F.leaky_relu(t, SLOPE),
+        "hardswish": F.hardswish, "leaky_relu": lambda t: F.leaky_relu(t, SLOPE),
     }  # fmt: skip
     x, wd, wp, bd, bp, residual = tensors
     if any(before != after for before, after in shape.padding):
