@@ -48,9 +48,11 @@ class FakeCuda:
 
     @contextlib.contextmanager
     def stream(self, stream: "FakeCuda") -> Iterator[None]:
-        self.told.append("on the stream")
-        yield
-        self.told.append("back")
+        self.told.append("on a stream")
+        try:
+            yield
+        finally:
+            self.told.append("back")
 
     def CUDAGraph(self) -> "FakeCuda":  # noqa: N802
         return self
@@ -58,7 +60,10 @@ class FakeCuda:
     @contextlib.contextmanager
     def graph(self, graph: "FakeCuda", *, stream: "FakeCuda") -> Iterator[None]:
         self.told.append("capture")
-        yield
+        try:
+            yield
+        except RuntimeError:
+            raise RuntimeError("a previous error during capture")  # noqa: B904  # as torch raises it
         self.told.append("captured")
 
     def replay(self) -> None:
@@ -128,8 +133,8 @@ def test_a_call_is_warmed_up_on_the_stream_that_it_is_captured_on(cuda: FakeCuda
         return (result,)
 
     replay = graphs.captured(call)
-    warm = ["wait", "on the stream", *["call"] * timing.WARM_UPS, "back", "wait"]
-    assert cuda.told == [*warm, "capture", "call", "captured"]
+    warm = ["wait", "on a stream", *["call"] * timing.WARM_UPS, "back", "wait"]
+    assert cuda.told == [*warm, "on a stream", "capture", "call", "captured", "back"]
     assert result.isnan().all(), "what a replay leaves out has to show"
     cuda.play = lambda: result.fill_(5.0)
     assert replay()[0].tolist() == [5.0] * 3
@@ -161,6 +166,7 @@ def test_a_peer_that_cannot_be_captured_is_skipped_with_the_reason(cuda: FakeCud
         "fresh is skipped: it raised RuntimeError: operation not permitted when stream is capturing",
     )
     assert [row.provider for row in found.rows] == ["fixed"]
+    assert cuda.told.count("on a stream") == cuda.told.count("back"), "the usual stream is the current one again"
 
 
 def test_our_rows_say_what_other_backends_have_against_the_problem(monkeypatch: pytest.MonkeyPatch) -> None:

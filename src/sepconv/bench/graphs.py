@@ -14,15 +14,19 @@ def captured(call: Call) -> Call:
     Every replay writes the same tensors and gives them back. Until the first one the result is full of NaN: places that the
     graph does not write show. Raises what the call or the capture raises.
     """
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
+    stream, usual = torch.cuda.Stream(), torch.cuda.current_stream()
+    stream.wait_stream(usual)
     with torch.cuda.stream(stream):
         for _ in range(WARM_UPS):
             call()
-    torch.cuda.current_stream().wait_stream(stream)
+    usual.wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        results = call()
+    try:
+        # The outer one: a capture that fails would leave its own stream the current one (torch 2.13).
+        with torch.cuda.stream(usual), torch.cuda.graph(graph, stream=stream):
+            results = call()
+    except Exception as error:
+        raise error.__context__ or error from None  # the end of a capture that fails raises too, and hides why
     results[0].fill_(math.nan)
 
     def replay() -> tuple[torch.Tensor, ...]:
