@@ -141,12 +141,13 @@ class Grid:
         say(f"{describe(self.device)}, torch {torch.__version__}; {gauge.sample()}")
         worst, done = 0, 0
         while done < len(wanted) and self.has_time():
-            item = wanted[done]
+            item, before = wanted[done], time.monotonic()
             found = self.measured(item, gauge)
             rows = report.merged(rows, found.rows)
             report.write_csv(rows, self.result)
             done += 1
-            for text in (f"{done}/{len(wanted)} {in_short(item, found.rows)}", *found.skipped, *found.wrong):
+            took = f"{done}/{len(wanted)}, {time.monotonic() - before:.1f} s"
+            for text in (f"{took}: {in_short(item, found.rows)}", *found.skipped, *found.wrong):
                 say(text)
             worst = max(worst, int(bool(found.wrong)))
         say(left(wanted[done:]))

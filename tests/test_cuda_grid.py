@@ -117,7 +117,10 @@ def test_a_measurement_stops_in_time_and_goes_on_with_what_is_missing(
     assert len(asked) == len(report.read_csv(file)) == 4
     assert {(request.launch, request.rounds, request.device) for request in asked} == {(GRAPH, script.ROUNDS, CUDA)}
     err = capsys.readouterr().err
-    assert "--- 1/32 xception@1 1x64x147x147 -> 128, kernel 3x3, float32: sepconv 1.2500 ms [eager (default)]" in err
+    assert (
+        "--- 1/32, 1.0 s: xception@1 1x64x147x147 -> 128, kernel 3x3, float32: sepconv 1.2500 ms [eager (default)]"
+        in err
+    )
     assert "left: 21 of xception@1, 7 of conformer@1; `--missing` goes on from there" in err
     assert script.main([*words, "--rounds", "3"]) == 1, "a result is wrong"
     assert len(asked) == len(report.read_csv(file)) == total == 32
