@@ -67,17 +67,14 @@ def pair(problem: Problem, tensors: list[Tensor]) -> Tensor:
     x, depthwise, pointwise = tensors
     before, after = (applied(a) for a in activations(problem))
     convolution = CONVOLUTIONS[problem.rank]
-    x = F.pad(x, [n for axis in reversed(problem.padding) for n in axis]) if uneven(problem) else x
-    padding = [0] * problem.rank if uneven(problem) else [a for a, _ in problem.padding]
-    middle = convolution(x, depthwise, None, problem.stride, padding, problem.dilation, problem.in_channels)
+    middle = convolution(x, depthwise, None, problem.stride, padding(problem), problem.dilation, problem.in_channels)
     return after(convolution(before(middle), pointwise))
 
 
 def ours(problem: Problem, tensors: list[Tensor]) -> Tensor:
     before, after = (None if a.name == "identity" else a.name for a in activations(problem))
-    padding = "same" if uneven(problem) else [a for a, _ in problem.padding]
     return OURS[problem.rank](
-        *tensors, stride=problem.stride, padding=padding, dilation=problem.dilation,
+        *tensors, stride=problem.stride, padding=padding(problem), dilation=problem.dilation,
         depthwise_activation=before, pointwise_activation=after,
     )  # fmt: skip
 
@@ -90,8 +87,8 @@ def applied(activation: Activation) -> Callable[[Tensor], Tensor]:
     return FUNCTIONS[activation.name]
 
 
-def uneven(problem: Problem) -> bool:
-    return any(a != b for a, b in problem.padding)
+def padding(problem: Problem) -> list[int]:
+    return [before for before, _ in problem.padding]
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def readme_section(measured: Measured) -> str:
     parts = [
         "## What you gain on a GPU",
         "![How close sepconv and its best peer come to the ceilings](docs/pictures/cuda-roofline.svg)",
-        f"{environment(measured)} Milliseconds:",
+        f"{environment(measured.rows)} Milliseconds:",
         markdown(head, rows, left=3),
         "[Every row, and how it was measured](docs/performance.md#what-the-forward-pass-takes-on-an-nvidia-gpu). Repeat it with "
         "`python benchmarks/cuda_forward.py`, or\n`sepconv bench A B --device cuda --peers all`.\n",
@@ -87,16 +87,16 @@ def page_sections(measured: Measured) -> dict[str, str]:
     """What stands between the marks of docs/performance.md, by SECTIONS."""
     picture_line = "![Arithmetic intensity and rate, below the ceilings](pictures/cuda-roofline.svg)"
     return {
-        "cuda-environment": f"{environment(measured)}\n\n{picture_line}",
+        "cuda-environment": f"{environment(measured.rows)}\n\n{picture_line}",
         "cuda-goals": goal_table(goals(measured)),
         "cuda-rows": problem_table(measured),
     }
 
 
-def environment(measured: Measured) -> str:
+def environment(rows: Sequence[Row]) -> str:
     """Where and with what the rows were measured, and the ceilings of their rounds, as a sentence."""
-    ours = [p.ours for p in measured.all()]
-    libraries = dict.fromkeys(v for row in measured.rows for v in row.versions.split("; "))
+    ours = [row for row in rows if row.provider == OURS]
+    libraries = dict.fromkeys(v for row in rows for v in row.versions.split("; "))
     copy = between([row.copy / 1e9 for row in ours], "GB/s")
     matrix = between([row.arithmetic / 1e12 for row in ours], "TFLOP/s")
     device = ours[0].device.removeprefix("cuda:0 ").removeprefix("cuda ")

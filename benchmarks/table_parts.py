@@ -10,6 +10,7 @@ NAMES = {
     "sepconv": "sepconv",
     "eager": "eager",
     "eager_channels_last": "eager, channels_last",
+    "eager_channels_first": "eager, channels_first",
     "compile": "torch.compile",
     "onnxruntime": "ONNX Runtime",
     "openvino": "OpenVINO",

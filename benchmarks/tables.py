@@ -11,6 +11,7 @@ from pathlib import Path
 
 import cpu_tables
 import cuda_tables
+import grid_tables
 from pictures import Bar, bars
 from table_parts import Goal, goal_table, markdown, number
 
@@ -42,7 +43,7 @@ def wanted_files() -> dict[Path, str]:
     """Every file that is written, or has written parts, as it should be."""
     parts = {"fused-models": models_table(), "call-overhead": overhead_sentence(), "settings": settings_table()}
     wanted = {PICTURES / "backward-memory.svg": memory_picture()}
-    page_parts = dict.fromkeys((*cpu_tables.SECTIONS, *cuda_tables.SECTIONS), NOT_YET)
+    page_parts = dict.fromkeys((*cpu_tables.SECTIONS, *cuda_tables.SECTIONS, *grid_tables.SECTIONS), NOT_YET)
     forward, conditions = (RESULTS / f"{name}.csv" for name in ("cpu-forward", "cpu-conditions"))
     if forward.exists():
         measured = cpu_tables.load(forward)
@@ -55,6 +56,8 @@ def wanted_files() -> dict[Path, str]:
         page_parts |= cuda_tables.page_sections(on_a_gpu)
         wanted[PICTURES / "cuda-roofline.svg"] = cuda_tables.picture(on_a_gpu)
         parts["cuda-gain"] = cuda_tables.readme_section(on_a_gpu)
+    if (RESULTS / "cuda-grid.csv").exists():
+        page_parts |= grid_tables.page_sections(grid_tables.load(RESULTS / "cuda-grid.csv"))
     page_parts["first-call"] = first_call_section() if (RESULTS / "first-call.csv").exists() else NOT_YET
     for page, sections in (
         (README, {"cpu-gain": NOT_YET, "cuda-gain": ""} | parts),

@@ -20,7 +20,7 @@ from sepconv.bench.budget import errors
 from sepconv.bench.command import bench
 from sepconv.bench.roofline import Ceilings
 from sepconv.bench.workloads import WORKLOADS, Workload
-from sepconv.problem import CHANNELS_LAST, Activation, Epilogue
+from sepconv.problem import CHANNELS_FIRST, CHANNELS_LAST, Activation, Epilogue
 
 CPU = torch.device("cpu")
 CEILINGS = Ceilings(copy=1e9, arithmetic=1e12, arithmetic_name="a float32 matrix product", products=False)
@@ -317,6 +317,7 @@ def test_all_installed_peers_run_on_small_odd_problems(tmp_path: Path) -> None:
     installed = {"onnxruntime", "openvino"} if onnx_peers._version("onnx") else set()
     installed = {name for name in installed if onnx_peers._version(name)}
     assert {row.provider for row in rows} == {"sepconv", "eager", "eager_channels_last", "compile"} | installed
+    assert "eager_channels_first is skipped: the problem is in channels_first itself: that is `eager`" in out.stderr
     assert all(row.is_right and row.ms for row in rows)
     assert all((row.ratio_to_best_peer is None) == (row.provider != "sepconv") for row in rows)
 
@@ -334,9 +335,22 @@ def test_every_dtype_and_direction_in_channels_last(dtype: str, direction: str) 
     assert "eager_channels_last is skipped: the problem is in channels_last itself" in out.stderr
 
 
+@pytest.mark.parametrize(("layout", "other"), [(CHANNELS_FIRST, CHANNELS_LAST), (CHANNELS_LAST, CHANNELS_FIRST)])
+def test_eager_in_the_other_layout_takes_part(layout: str, other: str) -> None:
+    problem = replace(WORKLOADS["tiny"][2].problem, layout=layout)
+    own, peer = (baselines.PEERS[f"eager_{name}"] for name in (layout, other))
+    assert peer.reasons(problem, CPU, training=False) == []
+    assert own.reasons(problem, CPU, training=False) == [f"the problem is in {layout} itself: that is `eager`"]
+    assert peer.reasons(WORKLOADS["tiny"][0].problem, CPU, training=False)[0].startswith("it is for 2-D")
+    case = data.make(problem, CPU)
+    (found,), (right,) = peer.prepare(case)(), baselines.Eager().prepare(case)()
+    torch.testing.assert_close(found, right)
+    assert found.is_contiguous(memory_format=torch.channels_last) == (other == CHANNELS_LAST)
+
+
 @pytest.mark.usefixtures("small")
 def test_torch_compile_in_training() -> None:
-    found = measured(request(baselines.Compile(), baselines.EagerChannelsLast(), training=True), index=3)
+    found = measured(request(baselines.Compile(), baselines.EagerIn(CHANNELS_LAST), training=True), index=3)
     assert [row.provider for row in found.rows] == ["sepconv", "compile", "eager_channels_last"]
     assert not found.wrong
     assert not found.skipped
@@ -373,7 +387,8 @@ def test_a_peer_that_is_not_installed_says_so(monkeypatch: pytest.MonkeyPatch) -
         ),
         (
             ["--peers", "eager,jax"],
-            "`peers` has 'jax'; expected all, none, or some of eager, eager_channels_last, compile",
+            "`peers` has 'jax'; expected all, none, or some of eager, eager_channels_last, "
+            "eager_channels_first, compile",
         ),
         (["--dtype", "int8"], "`dtype` has 'int8'; expected all, or some of float64, float32, float16, bfloat16"),
         (["--layout", "nhwc"], "`layout` has 'nhwc'; expected all, or some of channels_first, channels_last"),

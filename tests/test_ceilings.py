@@ -66,6 +66,19 @@ def test_the_probe_counts_every_thread_and_every_round(count: int) -> None:
     assert 0.3 < max(shares) <= 1
 
 
+def test_a_steady_gauge_gives_the_median_of_its_start() -> None:
+    class Drifting:
+        timer = timing.Timer(CPU)
+        rates = iter(range(1, 100))
+
+        def sample(self) -> roofline.Ceilings:
+            return roofline.Ceilings(next(self.rates) * 1e9, 1e12, "FMA")
+
+    steady = roofline.Steady(Drifting())
+    assert steady.timer is Drifting.timer
+    assert [steady.sample().copy for _ in range(3)] == [5e9] * 3
+
+
 _IN_A_NEW_PROCESS = """
 import sys
 import time

@@ -56,6 +56,46 @@ def test_mobilenet_v2_adds_up_to_its_300_million_multiply_adds() -> None:
     assert round((multiply_adds("mobilenet_v2") + expansions + rest) / 1e6) == 301
 
 
+def test_mobilenet_v4_adds_up_to_its_parameters() -> None:
+    """timm's mobilenetv4_conv_medium has 9,715,512 (9.72 million in its table), with two a channel for every BatchNorm."""
+    assert pairs_of("mobilenet_v4") == 30
+
+    def convolution(channels: int, outputs: int, taps: int = 1) -> int:
+        return outputs * (channels * taps + 2)
+
+    entries = workload("mobilenet_v4").entries
+    norms = sum(2 * entry.count * (entry.problem.in_channels + entry.problem.out_channels) for entry in entries)
+    stem = convolution(3, 32, 9) + convolution(32, 128, 9) + convolution(128, 48)
+    without_depthwise = ((160, 320), (320, 160), *((256, 1024), (1024, 256)) * 3)
+    of_no_pair = [
+        convolution(*sizes) for sizes in ((640, 160), (640, 160), (1024, 256), (512, 256), *without_depthwise)
+    ]
+    head = convolution(256, 960) + convolution(960, 1280) + 1281 * 1000
+    assert weights_of("mobilenet_v4") + norms + stem + sum(of_no_pair) + head == 9_715_512
+
+
+def test_mobilenet_v4_activates_between_the_steps_where_it_projects() -> None:
+    problems = [entry.problem for entry in workload("mobilenet_v4").entries]
+    for p in problems:
+        expands = p.out_channels > p.in_channels
+        depthwise, pointwise = p.epilogue.depthwise_activation.name, p.epilogue.pointwise_activation.name
+        assert (depthwise, pointwise) == (("identity", "relu") if expands else ("relu", "identity"))
+        assert p.epilogue.residual == (not expands and p.stride == (1, 1))
+
+
+def test_xception41_adds_up_to_its_parameters() -> None:
+    """timm's xception41 has 26.97 million, with two a channel for every BatchNorm; four blocks have a shortcut."""
+    entries = workload("xception41").entries
+    active = [entry for entry in entries if entry.problem.epilogue.depthwise_activation.name == "relu"]
+    assert (pairs_of("xception41"), sum(entry.count for entry in active)) == (39, 3)
+    norms = sum(2 * entry.count * (entry.problem.in_channels + entry.problem.out_channels) for entry in entries)
+    stem = 32 * (27 + 2) + 64 * (9 * 32 + 2)
+    shortcuts = 128 * (64 + 2) + 256 * (128 + 2) + 728 * (256 + 2) + 1024 * (728 + 2)
+    found = weights_of("xception41") + norms + stem + shortcuts + 2049 * 1000
+    assert round(found / 1e6, 2) == 26.97
+    assert sum(entry.count for entry in entries if entry.problem.epilogue.residual) == 12, "one a block but the last"
+
+
 def test_xception_adds_up_to_its_parameters() -> None:
     """Arxiv 1610.02357, table 3: 22,855,952 parameters, with two a channel for every BatchNorm."""
     assert pairs_of("xception") == 34
@@ -76,10 +116,10 @@ def test_quartznet_adds_up_to_its_parameters(name: str, repeats: int, millions: 
     assert round((weights_of(name) + shortcuts + norms + 512 * 1024 + 1024 * 29) / 1e6, 1) == millions
 
 
-def test_conformer_has_three_widths_and_its_even_kernel() -> None:
+def test_conformer_has_three_widths_and_the_kernel_that_people_run() -> None:
     problems = [entry.problem for entry in workload("conformer").entries]
     assert [p.in_channels for p in problems] == [144, 256, 512]
-    assert all(p.padding == ((15, 16),) and p.out_size == p.in_size for p in problems)
+    assert all(p.padding == ((15, 15),) and p.kernel_size == (31,) and p.out_size == p.in_size for p in problems)
     assert pairs_of("conformer") == 16 + 16 + 17
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -57,12 +58,17 @@ def plan(problem: Problem, device: Device) -> Plan:
             source = "setting" if forced else "default"
             return Plan(problem, device, backend, config, config_source, source, tuple(rejected))
         rejected.append((backend.name, tuple(reasons)))
-    why = "; ".join(f"{name}: {', '.join(reasons)}" for name, reasons in rejected)
+    why = in_words(rejected)
     known = ", ".join(backend.name for backend in all_backends())
     raise UnsupportedError(
         f"no backend can run {problem} on {device} ({why or 'none was asked'}). "
         f"`{settings.BACKEND.name}` is {forced!r}; the backends are: {known}. Unset it to let sepconv choose."
     )
+
+
+def in_words(rejected: Sequence[tuple[str, tuple[str, ...]]]) -> str:
+    """The backends that were asked before with their reasons, as one line."""
+    return "; ".join(f"{name}: {', '.join(reasons)}" for name, reasons in rejected)
 
 
 def warn_once(reason: str) -> None:

@@ -16,7 +16,7 @@ from sepconv import reference
 from sepconv.bench.data import Case
 from sepconv.bench.onnx_peers import OnnxRuntime, OpenVino
 from sepconv.device import in_full_float32
-from sepconv.problem import CHANNELS_LAST, Operands, Problem
+from sepconv.problem import CHANNELS_FIRST, CHANNELS_LAST, Operands, Problem
 from sepconv.words import some_of
 
 Results = Sequence[Tensor]
@@ -89,21 +89,22 @@ class Eager(_Always):
         return call(lambda operands: reference.forward(operands, case.options, inplace=not case.training), case)
 
 
-class EagerChannelsLast(Eager):
-    """The same with x, the weights and the residual kept in channels_last."""
+class EagerIn(Eager):
+    """The same with x, the weights and the residual kept in this layout, where it is not the problem's own."""
 
-    name = "eager_channels_last"
+    def __init__(self, layout: str) -> None:
+        self.name, self._layout = f"eager_{layout}", layout
 
     def reasons(self, problem: Problem, device: torch.device, *, training: bool) -> list[str]:
         reasons = super().reasons(problem, device, training=training)
         if problem.rank != 2:
             reasons.append(f"it is for 2-D, the problem is {problem.rank}-D")
-        if problem.layout == CHANNELS_LAST:
-            reasons.append("the problem is in channels_last itself: that is `eager`")
+        if problem.layout == self._layout:
+            reasons.append(f"the problem is in {self._layout} itself: that is `eager`")
         return reasons
 
     def prepare(self, case: Case) -> Call:
-        return super().prepare(case.to(CHANNELS_LAST))
+        return super().prepare(case.to(self._layout))
 
 
 class Compile(_Always):
@@ -119,7 +120,8 @@ class Compile(_Always):
 
 OURS: Provider = Ours()
 PEERS: dict[str, Provider] = {
-    peer.name: peer for peer in (Eager(), EagerChannelsLast(), Compile(), OnnxRuntime(), OpenVino())
+    peer.name: peer
+    for peer in (Eager(), EagerIn(CHANNELS_LAST), EagerIn(CHANNELS_FIRST), Compile(), OnnxRuntime(), OpenVino())
 }
 
 

@@ -79,6 +79,13 @@ AllocatorOption = Annotated[
         "makes the peers faster.",
     ),
 ]
+GraphsOption = Annotated[
+    bool,
+    typer.Option(
+        "--graphs",
+        help="On CUDA: capture each provider's call in a CUDA graph, and check and time its replays, without the host's time.",
+    ),
+]
 SaveOption = Annotated[
     bool,
     typer.Option(
@@ -103,6 +110,7 @@ def bench(
     json_file: JsonOption = None,
     save: SaveOption = False,
     default_allocator: AllocatorOption = False,
+    graphs: GraphsOption = False,
 ) -> None:
     """Measure sepconv beside what PyTorch users have today.
 
@@ -113,7 +121,7 @@ def bench(
     for a wrong call.
     """
     try:
-        request = parse(names or (), device, dtype, layout, direction, peers, precision, rounds, seed)
+        request = parse(names or (), device, dtype, layout, direction, peers, precision, rounds, seed, graphs)
         _check_files(csv_file, json_file)
         path = report.default_path(request.device)
         old = _saved_rows(path) if save else []
@@ -143,9 +151,14 @@ def parse(
     precision: str | None,
     rounds: int,
     seed: int,
+    graphs: bool,
 ) -> measure.Request:
     """The request that the words of a call make; ArgumentValueError, with what is known, where one is unknown."""
     where = _device(device)
+    if graphs and where.type != "cuda":
+        raise ArgumentValueError(
+            f"`graphs` is for CUDA, and `device` is {str(where)!r}. Leave it out, or name a CUDA device."
+        )
     kinds = kinds_of(where.type, dtype, layout, precision)
     every_layout = (layout or _usual(where.type, CHANNELS_FIRST)) == "all"
     return measure.Request(
@@ -156,6 +169,7 @@ def parse(
         peers=baselines.peers(peers),
         rounds=rounds,
         seed=seed,
+        launch=report.GRAPH if graphs else report.CALL,
     )
 
 

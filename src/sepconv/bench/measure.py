@@ -15,8 +15,9 @@ from sepconv.bench import data, roofline
 from sepconv.bench.baselines import Call, Provider, yardstick
 from sepconv.bench.budget import Errors, budget, errors
 from sepconv.bench.data import Case
-from sepconv.bench.report import Row
-from sepconv.bench.roofline import Ceilings, Gauge
+from sepconv.bench.graphs import captured
+from sepconv.bench.report import CALL, GRAPH, Row
+from sepconv.bench.roofline import Ceilings, Gauge, Steady
 from sepconv.bench.timing import Times
 from sepconv.bench.workloads import Entry, Workload
 from sepconv.device import describe
@@ -26,7 +27,10 @@ from sepconv.problem import Problem
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be measured; `ours` and `peers` are the providers, `pages` what `pages.found` says of PyTorch's tensors."""
+    """What is to be measured; `ours` and `peers` are the providers, `pages` what `pages.found` says of PyTorch's tensors.
+
+    `launch`: CALL, or GRAPH on CUDA, where every call is captured once and its replays are checked and timed.
+    """
 
     workloads: tuple[Workload, ...]
     device: torch.device
@@ -36,6 +40,7 @@ class Request:
     rounds: int
     seed: int
     pages: str = ""
+    launch: str = CALL
 
     @property
     def direction(self) -> str:
@@ -79,7 +84,7 @@ def measure(
     request: Request,
     workload: Workload,
     entry: Entry,
-    gauge: Gauge,
+    gauge: Gauge | Steady,
     after_round: Callable[[], None],
 ) -> Measured:
     """One problem: all providers checked, the right ones timed, the ceilings too in each round, the result as rows."""
@@ -147,8 +152,7 @@ def _check_all(request: Request, case: Case, peer_float32: str) -> tuple[list[_E
             skipped.append(f"{provider.name} is skipped: {'; '.join(reasons)}")
             continue
         try:
-            call = provider.prepare(case)
-            leave_nan_behind(case)
+            call = _prepared(request, provider, case)
             found = check(case, call(), right, peer, case.problem.precision if ours else peer_float32)
         except Exception as error:  # a peer that cannot run must not end the run of the others
             words = f"raised {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
@@ -159,6 +163,15 @@ def _check_all(request: Request, case: Case, peer_float32: str) -> tuple[list[_E
             continue
         entrants.append(_Entrant(provider, call, found))
     return entrants, skipped
+
+
+def _prepared(request: Request, provider: Provider, case: Case) -> Call:
+    """The call to check and to time, whose result will lie where NaN was."""
+    call = provider.prepare(case)
+    if request.launch == GRAPH:
+        return captured(call)
+    leave_nan_behind(case)
+    return call
 
 
 def leave_nan_behind(case: Case) -> None:
@@ -184,6 +197,7 @@ def _row(
     traffic, flops = roofline.work(problem, training=request.training)
     floor = roofline.floor_ms(traffic, flops, problem.precision, problem.dtype, ceilings)
     time = times.get(provider.name)
+    plan, rejected = _plan(case) if provider is request.ours and entrant.call else ("", "")
     libraries = (f"sepconv {sepconv.__version__}", f"torch {torch.__version__}", provider.version)
     return Row(
         workload=workload.name,
@@ -195,7 +209,7 @@ def _row(
         direction=request.direction,
         pages=request.pages,
         provider=provider.name,
-        plan=_plan(case) if provider is request.ours and entrant.call else "",
+        plan=plan,
         ms=time.median if time else None,
         ms_p20=time.p20 if time else None,
         ms_p80=time.p80 if time else None,
@@ -208,16 +222,23 @@ def _row(
         error_budget=entrant.check.budget,
         versions="; ".join(dict.fromkeys(filter(None, libraries))),
         precision=problem.precision,
+        launch=request.launch,
+        rejected=rejected,
     )
 
 
-def _plan(case: Case) -> str:
-    """Which backend ran sepconv's calls, and who chose it; in training with that of the backward, where it differs."""
-    plans = []
+def _plan(case: Case) -> tuple[str, str]:
+    """Which backend ran sepconv's calls, and who chose it; and what those that were asked before have against it.
+
+    In training both with that of the backward, where it differs.
+    """
+    plans, rejected = [], []
     for direction in ("forward", "backward") if case.training else ("forward",):
         plan = dispatch.plan(problem_of(case.operands, case.options, direction), describe(case.device))
         plans.append(f"{plan.backend.name} ({plan.source})")
-    return ", backward ".join(dict.fromkeys(plans))
+        rejected.append(dispatch.in_words(plan.rejected))
+    both, against = (", backward ".join(dict.fromkeys(words)) for words in (plans, rejected))
+    return both, against
 
 
 def _with_ratios(rows: tuple[Row, ...], ours: str) -> tuple[Row, ...]:

@@ -22,6 +22,8 @@ import sepconv
 from sepconv.bench.roofline import Ceilings
 from sepconv.device import describe
 
+CALL, GRAPH = "call", "graph"
+
 
 @dataclass(frozen=True)
 class Row:
@@ -30,7 +32,9 @@ class Row:
     Times in milliseconds, None where the result was wrong. `count` is how often the model has this problem. `pages` says in
     what memory PyTorch's tensors lie on the CPU. `copy`, `arithmetic` and so on are the ceilings of the same rounds, `floor_ms`
     is what they set under the time, `efficiency` the floor over the time. `error` is the one that is closest to its budget, or
-    furthest past it. `ratio_to_best_peer`, in our rows only, is our time over that of the fastest peer.
+    furthest past it. `launch` says how the GPU got the work: by a CALL, or from a GRAPH. In our rows only:
+    `ratio_to_best_peer`, our time over that of the fastest peer, and `rejected`, what the backends that were asked before the
+    one in `plan` have against the problem.
     """
 
     workload: str
@@ -59,6 +63,8 @@ class Row:
     versions: str
     ratio_to_best_peer: float | None = None
     precision: str = "ieee"
+    launch: str = CALL
+    rejected: str = ""
 
     @property
     def is_right(self) -> bool:
@@ -68,7 +74,7 @@ class Row:
     @property
     def key(self) -> tuple[str, ...]:
         """What a row is about: two rows with one key are two measurements of one thing."""
-        return (self.workload, self.problem, self.direction, self.device, self.pages, self.provider)
+        return (self.workload, self.problem, self.direction, self.device, self.pages, self.launch, self.provider)
 
     @property
     def kind(self) -> str:
@@ -78,7 +84,7 @@ class Row:
 
 
 FIELDS = tuple(field.name for field in fields(Row))
-_LATER = ("precision",)  # the columns that older files lack
+_LATER = ("precision", "launch", "rejected")  # the columns that older files lack
 _INTEGERS = tuple(field.name for field in fields(Row) if field.type is int)
 _WORDS = tuple(field.name for field in fields(Row) if field.type is str)
 _FLAGS = tuple(field.name for field in fields(Row) if field.type is bool)
@@ -166,7 +172,8 @@ def problem_table(rows: Sequence[Row]) -> Group:
     first = rows[0]
     often = f" ({first.count} times in the model)" if first.count > 1 else ""
     ceilings = Ceilings(first.copy, first.arithmetic, first.arithmetic_name, first.products)
-    title = f"{first.workload}{often}, {first.direction}, {first.kind}, floor {first.floor_ms:.3g} ms\n"
+    launch = ", CUDA graphs" if first.launch == GRAPH else ""
+    title = f"{first.workload}{often}, {first.direction}, {first.kind}{launch}, floor {first.floor_ms:.3g} ms\n"
     title += f"{first.problem}\n{ceilings}"
     table = _table()
     table.add_column("provider", overflow="fold")

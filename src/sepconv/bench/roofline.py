@@ -17,6 +17,7 @@ from sepconv.tuning.config import multiplies_bfloat16
 PRODUCTS = {"ieee": 6, "high": 3, "tf32": 2}
 _COPY_BYTES = {"cpu": 2**27, "cuda": 2**31}
 _SIDE = {"cpu": 1024, "cuda": 8192}
+_STEADY_SAMPLES = 9
 _PROBE_ROUNDS = 500_000  # one or two milliseconds
 
 
@@ -79,6 +80,18 @@ class Gauge:
         side = _SIDE[device.type] // (2 if dtype is torch.float64 else 1)
         a, b = (torch.randn(side, side, device=device, dtype=dtype) for _ in "ab")
         return lambda: 2e3 * side**3 / self.timer.once(lambda: a @ b)
+
+
+class Steady:
+    """Gives what a gauge finds now, again and again: for many short problems on a device whose clocks hold still."""
+
+    def __init__(self, gauge: Gauge) -> None:
+        self.timer = gauge.timer
+        self._found = median([gauge.sample() for _ in range(_STEADY_SAMPLES)])
+
+    def sample(self) -> Ceilings:
+        """The ceilings at the start."""
+        return self._found
 
 
 def median(samples: Sequence[Ceilings]) -> Ceilings:

@@ -10,12 +10,19 @@ A workload is asked for by its name, with an optional batch behind an @: `mobile
   table gives the last depthwise layer stride 2 by a slip: its input and output are both 7x7.)
 - `mobilenet_v2`: Sandler et al. 2018, arXiv:1801.04381, tables 1 and 2, at 224x224. ReLU6 after the depthwise step,
   nothing after the pointwise one; a residual in the blocks that repeat.
+- `mobilenet_v4`: Qin et al. 2024, arXiv:2404.10518, the MNv4-Conv-M of its tables (timm's mobilenetv4_conv_medium), at
+  256x256. Each of a block's depthwise layers with the pointwise one behind it: the first one with the expansion, BatchNorm
+  between them and ReLU after; the one in the middle with the projection, ReLU between them and the block's residual after.
 - `xception`: Chollet 2017, arXiv:1610.02357, figure 5, at 299x299. Nothing between the two steps; after them ReLU
   where the next layer in the figure is one, a residual at the end of a middle block.
+- `xception41`: the modified aligned Xception of Chen et al. 2018, arXiv:1802.02611, figure 4, with the eight middle blocks of
+  timm's xception41, at 299x299. BatchNorm after both steps; then ReLU, or the block's residual, which comes before its ReLU.
+  The last three layers have ReLU between the steps too.
 - `quartznet5x5`, `quartznet15x5`: Kriman et al. 2020, arXiv:1910.10261, table 1, for 16 s of speech: 1600 frames of
   64 features. Nothing between the two steps; ReLU after them, or the block's residual, which comes before its ReLU.
 - `conformer`: Gulati et al. 2020, arXiv:2005.08100, table 1 (sizes S, M and L) and figure 2, for 16 s of speech:
-  400 frames after the subsampling by 4. Kernel 32, 'same' padding; Swish between the steps, then the residual.
+  400 frames after the subsampling by 4. Swish between the steps, then the residual. Kernel 31: the paper has 32, which
+  padding makes uneven, and what people run (torchaudio, ESPnet, NeMo) has 31.
 - `tiny`: small odd problems, for tests and for a first try.
 
 BatchNorm is folded, as it is in inference: it leaves a bias behind the convolution that it followed.
@@ -57,6 +64,10 @@ PLAIN = Epilogue()
 RELU_AFTER_EACH = Epilogue(True, RELU, True, RELU)
 RELU6_BETWEEN = Epilogue(True, RELU6, True)
 RELU6_BETWEEN_RESIDUAL = replace(RELU6_BETWEEN, residual=True)
+BIASES_RELU_BEHIND = Epilogue(True, pointwise_bias=True, pointwise_activation=RELU)
+RELU_BETWEEN = Epilogue(True, RELU, True)
+RELU_BETWEEN_RESIDUAL = replace(RELU_BETWEEN, residual=True)
+BIASES_RESIDUAL_BEHIND = Epilogue(True, pointwise_bias=True, residual=True)
 BIAS_BEHIND = Epilogue(pointwise_bias=True)
 RELU_BEHIND = Epilogue(pointwise_bias=True, pointwise_activation=RELU)
 RESIDUAL_BEHIND = Epilogue(pointwise_bias=True, residual=True)
@@ -92,9 +103,16 @@ def _pair(
 
 
 def _square(
-    channels: int, side: int, out_channels: int, epilogue: Epilogue, count: int = 1, *, stride: int = 1
+    channels: int,
+    side: int,
+    out_channels: int,
+    epilogue: Epilogue,
+    count: int = 1,
+    *,
+    kernel: int = 3,
+    stride: int = 1,
 ) -> Entry:
-    return Entry(_pair(channels, (side, side), 3, out_channels, epilogue, stride=stride), count)
+    return Entry(_pair(channels, (side, side), kernel, out_channels, epilogue, stride=stride), count)
 
 
 def _mobilenet_v1() -> tuple[Entry, ...]:
@@ -115,6 +133,37 @@ def _mobilenet_v2() -> tuple[Entry, ...]:
         _square(c, side, o, RELU6_BETWEEN_RESIDUAL if n else RELU6_BETWEEN, n or 1, stride=s)
         for c, side, s, o, n in rows
     )
+
+
+def _mobilenet_v4() -> tuple[Entry, ...]:
+    first = (  # channels, side, kernel, out channels (expanded), how often
+        (48, 64, 3, 192, 1), (80, 32, 3, 160, 1), (80, 32, 3, 480, 1), (160, 16, 3, 640, 6), (160, 16, 5, 960, 1),
+        (256, 8, 5, 1024, 2), (256, 8, 3, 1024, 3), (256, 8, 3, 512, 1), (256, 8, 5, 512, 1),
+    )  # fmt: skip
+    middle = (  # channels (expanded), side, kernel, stride, out channels, how often; stride 1 has the residual
+        (192, 64, 5, 2, 80, 1), (160, 32, 3, 1, 80, 1), (480, 32, 5, 2, 160, 1), (640, 16, 3, 1, 160, 3),
+        (640, 16, 5, 1, 160, 1), (960, 16, 5, 2, 256, 1), (1024, 8, 5, 1, 256, 4), (512, 8, 5, 1, 256, 1),
+    )  # fmt: skip
+    expansions = [_square(c, side, o, BIASES_RELU_BEHIND, n, kernel=k) for c, side, k, o, n in first]
+    projections = [
+        _square(c, side, o, RELU_BETWEEN_RESIDUAL if s == 1 else RELU_BETWEEN, n, kernel=k, stride=s)
+        for c, side, k, s, o, n in middle
+    ]
+    return (*expansions, *projections)
+
+
+def _xception41() -> tuple[Entry, ...]:
+    rows = (  # channels, side, stride, out channels, epilogue, how often
+        (64, 150, 1, 128, BIASES_RELU_BEHIND, 1), (128, 150, 1, 128, BIASES_RELU_BEHIND, 1),
+        (128, 150, 2, 128, BIASES_RESIDUAL_BEHIND, 1), (128, 75, 1, 256, BIASES_RELU_BEHIND, 1),
+        (256, 75, 1, 256, BIASES_RELU_BEHIND, 1), (256, 75, 2, 256, BIASES_RESIDUAL_BEHIND, 1),
+        (256, 38, 1, 728, BIASES_RELU_BEHIND, 1), (728, 38, 1, 728, BIASES_RELU_BEHIND, 1),
+        (728, 38, 2, 728, BIASES_RESIDUAL_BEHIND, 1), (728, 19, 1, 728, BIASES_RELU_BEHIND, 17),
+        (728, 19, 1, 728, BIASES_RESIDUAL_BEHIND, 8), (728, 19, 1, 1024, BIASES_RELU_BEHIND, 1),
+        (1024, 19, 2, 1024, BIASES_RESIDUAL_BEHIND, 1), (1024, 10, 1, 1536, RELU_AFTER_EACH, 1),
+        (1536, 10, 1, 1536, RELU_AFTER_EACH, 1), (1536, 10, 1, 2048, RELU_AFTER_EACH, 1),
+    )  # fmt: skip
+    return tuple(_square(c, side, o, epilogue, n, stride=s) for c, side, s, o, epilogue, n in rows)
 
 
 def _xception() -> tuple[Entry, ...]:
@@ -144,7 +193,7 @@ def _quartznet(repeats: int) -> tuple[Entry, ...]:
 
 def _conformer() -> tuple[Entry, ...]:
     sizes = ((144, 16), (256, 16), (512, 17))  # encoder width and layers of S, M and L
-    return tuple(Entry(_pair(width, (400,), 32, width, SWISH_BETWEEN_RESIDUAL), layers) for width, layers in sizes)
+    return tuple(Entry(_pair(width, (400,), 31, width, SWISH_BETWEEN_RESIDUAL), layers) for width, layers in sizes)
 
 
 def _tiny() -> tuple[Entry, ...]:
@@ -167,7 +216,9 @@ WORKLOADS: dict[str, tuple[Entry, ...]] = {
     "layer14": (Entry(_pair(512, (14, 14), 3, 512, batch=8)),),
     "mobilenet_v1": _mobilenet_v1(),
     "mobilenet_v2": _mobilenet_v2(),
+    "mobilenet_v4": _mobilenet_v4(),
     "xception": _xception(),
+    "xception41": _xception41(),
     "quartznet5x5": _quartznet(1),
     "quartznet15x5": _quartznet(3),
     "conformer": _conformer(),
