@@ -22,7 +22,7 @@ from sepconv.bench import report
 from sepconv.bench.workloads import workload
 from sepconv.jit import nvrtc
 from sepconv.problem import CHANNELS_FIRST, CHANNELS_LAST, Problem
-from sepconv.tuning import hopper
+from sepconv.tuning import hopper, hopper_candidates
 
 RESULT = Path(__file__).parent / "results" / "cuda-kernels.csv"
 KINDS = ((torch.float32, "high"), (torch.float32, "ieee"), (torch.float16, "ieee"), (torch.bfloat16, "ieee"))
@@ -54,7 +54,7 @@ def kernels() -> Iterator[Row]:
 
 def taken(problem: Problem) -> Row:
     """What one kernel takes, and how many blocks of it an SM has room for."""
-    config = hopper.configuration(problem)
+    config = hopper_candidates.configuration(problem)
     assert config is not None
     build = cuda.build(problem, config)
     with tempfile.TemporaryDirectory() as folder:

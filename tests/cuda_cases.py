@@ -125,6 +125,19 @@ SHAPES += [
     Shape(1, 24, 32, (24, 72), (5, 21), ((2, 2), (10, 10))),
     Shape(1, 17, 32, (136,), (127,), ((63, 63),)),
     replace(Shape(1, 512, 520, (72,), (63,), ((31, 31),), biases=(False, True)), residual=True),
+    replace(Shape(1, 520, 300, (136,), (33,), ((16, 16),), biases=(False, True)), residual=True),
+    Shape(1, 600, 100, (72,), (5,), ((2, 2),)),
+    Shape(3, 24, 40, (7, 7), (3, 3), _SAME, ("relu", "relu6"), (True, True)),
+    Shape(2, 40, 130, (14, 14), (3, 3), _SAME, biases=(False, True)),
+    replace(Shape(1, 264, 72, (19, 19), (3, 3), _SAME, ("relu", "relu"), (True, True)), residual=True),
+    Shape(2, 17, 33, (15, 23), (3, 3), _SAME, stride=(2, 2)),
+    Shape(1, 24, 40, (19, 19), (5, 3), ((4, 4), (3, 3)), dilation=(2, 3)),
+    Shape(3, 20, 300, (133,), (9,), ((4, 4),), ("silu", "identity"), (True, True)),
+    Shape(1, 16, 8, (301,), (75,), ((37, 37),)),
+    Shape(1, 3, 5, (9, 11), (3, 3), _SAME),
+    Shape(2, 1, 1, (5, 3), (1, 1), ((0, 0), (0, 0))),
+    Shape(1, 728, 200, (10, 10), (3, 3), _SAME, ("identity", "relu"), (False, True)),
+    Shape(1, 32, 48, (12, 147), (3, 3), _SAME),
 ]
 A = Shape(16, 64, 128, (512, 512), (3, 3), _SAME)
 B = Shape(32, 256, 512, (4096,), (9,), ((4, 4),))

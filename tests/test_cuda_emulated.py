@@ -15,7 +15,7 @@ from sepconv.backends import cuda
 from sepconv.backends.cuda import CudaBackend
 from sepconv.device import Device
 from sepconv.problem import Operands
-from sepconv.tuning import hopper
+from sepconv.tuning import hopper, hopper_candidates
 
 pytestmark = needs_compiler
 CPU = torch.device("cpu")
@@ -43,7 +43,7 @@ def run(emulator: Emulator, nan_in_fresh_memory: None) -> Iterator[Run]:
         reasons = CudaBackend().reasons(problem, HOPPER)
         if reasons:
             pytest.skip("; ".join(reasons))  # which problems have one is held by test_hopper.py and test_nvrtc.py
-        config = hopper.configuration(problem)
+        config = hopper_candidates.configuration(problem)
         assert config is not None
         return cuda._kernel(problem, config, 0).compute(Operands(*tensors))
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sepconv.problem import CHANNELS_FIRST, CHANNELS_LAST
-from sepconv.tuning import hopper
+from sepconv.tuning import hopper, hopper_candidates
 from sepconv.tuning.hopper import CudaConfig
 
 
 def check(shape: Shape, dtype: torch.dtype, precision: str) -> None:
     problem = shape.problem(dtype, precision)
-    config = hopper.configuration(problem)
+    config = hopper_candidates.configuration(problem)
     if config is None:
         smallest = CudaConfig(1, 128, False, 1, 1, 0, 1, 64)  # which holds the operand of less than a tile
         streams = shape.channels * dtype.itemsize % 16 == 0 and shape.layout == CHANNELS_FIRST
@@ -24,11 +24,9 @@ def check(shape: Shape, dtype: torch.dtype, precision: str) -> None:
         return
     assert config.weight_stages or config.cluster * config.outputs >= shape.outputs
     assert hopper.shared_bytes(problem, config) <= hopper.SHARED_BYTES
-    chunks = hopper.own_channels(problem, config.cluster) // hopper.chunk(problem) * config.cluster
-    beside = shape.layout == CHANNELS_LAST  # its chunks
-    stays = (
-        config.weight_stages > 0 and not beside
-    ) or config.outputs > hopper.PASS  # the operand of a tile, for several passes
+    chunks = hopper.own_channels(problem, config) // hopper.chunk(problem) * config.cluster
+    all_outputs = config.weight_stages > 0 and not config.beside
+    stays = all_outputs or config.outputs > hopper.PASS  # the operand of a tile, for several passes
     assert config.slots >= chunks if stays else config.slots % config.cluster == 0
     assert config.slots >= config.cluster
     assert config.slots > 1 or chunks == 1  # else the product waits for a chunk that waits for it
@@ -61,7 +59,7 @@ def test_any_channels_fit_in_16_bits_with_channels_last(
     shape = Shape(1, 8 * channels, 8 * outputs, (height, width), (kernel, kernel), (pad, pad), layout=CHANNELS_LAST)
     shape = replace(shape, stride=(stride, stride))
     check(shape, torch.float16, "ieee")
-    config = hopper.configuration(shape.problem(torch.float16, "ieee"))
+    config = hopper_candidates.configuration(shape.problem(torch.float16, "ieee"))
     assert config is not None
     assert config.rolls or config.patch[0] * config.patch[1] <= hopper.GROUP_ROWS
 

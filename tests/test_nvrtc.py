@@ -16,13 +16,13 @@ from sepconv.device import Device
 from sepconv.errors import CompilerError
 from sepconv.jit import nvrtc
 from sepconv.problem import Problem
-from sepconv.tuning import hopper
+from sepconv.tuning import hopper, hopper_candidates
 
 H200 = Device("cuda", "NVIDIA H200", 0, (9, 0), 132, 1 << 37)
 
 
 def built(problem: Problem) -> nvrtc.Build:
-    config = hopper.configuration(problem)
+    config = hopper_candidates.configuration(problem)
     assert config is not None
     return cuda.build(problem, config)
 
@@ -115,7 +115,7 @@ def test_python_and_the_kernel_agree_on_shared_memory(
     shape: Shape, dtype: torch.dtype, precision: str, tmp_path: Path
 ) -> None:
     problem = shape.problem(dtype, precision)
-    config = hopper.configuration(problem)
+    config = hopper_candidates.configuration(problem)
     if config is None:
         return
     build = built(problem)

@@ -136,6 +136,27 @@ inline void wait_stores() {
 }
 inline void wait_stores_read() { wait_stores(); }
 
+// Of each thread, the copies in groups, the last of which is open; what it waits for is done at once.
+inline std::vector<std::vector<std::function<void()>>>& copies() {
+  static std::vector<std::vector<std::function<void()>>> all[kFibers];
+  if (all[fiber].empty()) all[fiber].emplace_back();
+  return all[fiber];
+}
+inline void copy_four(u32 to, const void* from, bool exists) {
+  copies().back().push_back([=] {
+    if (exists) std::memcpy(&shared<char>(to), from, 4);
+    else std::memset(&shared<char>(to), 0, 4);
+  });
+}
+inline void commit_copies() { copies().emplace_back(); }
+template <int Pending>
+void wait_copies() {
+  while (copies().size() > Pending + 1) {
+    for (auto& copy : copies().front()) copy();
+    copies().erase(copies().begin());
+  }
+}
+
 template <int Count>
 void load_words(float (&v)[Count], u32 from) {
   if (from % sizeof v) fail("the address of a vector");

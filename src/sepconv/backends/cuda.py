@@ -19,7 +19,7 @@ from sepconv.device import Device
 from sepconv.errors import CompilerError, StoreError
 from sepconv.jit import nvrtc
 from sepconv.problem import CHANNELS_FIRST, CHANNELS_LAST, Operands, Options, Problem
-from sepconv.tuning import hopper, patches
+from sepconv.tuning import hopper, hopper_candidates, patches
 from sepconv.tuning.hopper import CudaConfig
 
 SOURCES = Path(kernels.__file__).parent / "cuda"
@@ -46,7 +46,7 @@ class CudaBackend:
             return ["runs on Hopper (compute capability 9.0) only"]
         if found := [reason for holds, reason in _limits(problem) if not holds]:
             return found
-        config = hopper.configuration(problem)
+        config = hopper_candidates.configuration(problem)
         if config is None:
             sizes = f"{problem.in_channels} -> {problem.out_channels} channels"
             return [f"{sizes} with this window do not fit in shared memory and registers"]
@@ -68,7 +68,7 @@ class CudaBackend:
         return nvrtc.is_built(build(problem, self.configure(problem, device)[0]))
 
     def configure(self, problem: Problem, device: Device) -> tuple[CudaConfig, str]:
-        config = hopper.configuration(problem)
+        config = hopper_candidates.configuration(problem)
         assert config is not None
         return config, "model"
 
@@ -107,6 +107,7 @@ def _limits(problem: Problem) -> list[tuple[bool, str]]:
     size = problem.dtype.itemsize
     channels_last = problem.layout == CHANNELS_LAST
     most_read = hopper.MOST_READ[0 if channels_last else 1]
+    gathers = hopper.can_gather(problem)
     if channels_last:
         runs = {"input pixels": problem.in_channels, "output pixels": problem.out_channels}
     else:
@@ -121,11 +122,11 @@ def _limits(problem: Problem) -> list[tuple[bool, str]]:
         (problem.layout == CHANNELS_FIRST or problem.rank == 2, "computes channels_last in 2-D only"),
         (problem.depth_multiplier == 1, "computes no depth multiplier yet"),
         (
-            hopper.columns_read(problem) <= most_read,
+            gathers or hopper.columns_read(problem) <= most_read,
             f"reaches {most_read} columns in all for four pixels",
         ),
         *(
-            (n * size % ROW_BYTES == 0, f"{name} of {n * size} bytes are no multiple of {ROW_BYTES}")
+            (gathers or n * size % ROW_BYTES == 0, f"{name} of {n * size} bytes are no multiple of {ROW_BYTES}")
             for name, n in runs.items()
         ),
         (problem.batch * math.prod(problem.out_size) < 2**31, "counts rows and pixels in 32 bits"),
@@ -142,9 +143,11 @@ def build(problem: Problem, config: CudaConfig) -> nvrtc.Build:
         "SLOTS": config.slots,
         "STAGED": config.staged,
         "WEIGHT_STAGES": config.weight_stages,
+        "BESIDE": int(config.beside),
         "TILE": config.tile,
         "PATCH_ROWS": config.patch[0],
         "PATCH_COLUMNS": config.patch[1],
+        "GATHERS": int(config.gathers),
     }
     return nvrtc.Build("forward", SOURCES / "forward.cu", macros(problem, how), "sm_90a")
 
@@ -197,16 +200,15 @@ class Call(ctypes.Structure):
 
 
 class _Launch(cuda_driver.Launch):
-    """The kernel with the addresses of its last call. `maps`: tensor maps, by the place of the tensor that they describe."""
+    """The kernel with the addresses of its last call. `maps`: tensor maps, by the tensor that they describe."""
 
-    def __init__(self, function: Any, grid: int, shared: int, call: Call, maps: dict[int, Any]) -> None:
+    def __init__(self, function: Any, grid: int, shared: int, call: Call, maps: dict[str, Any]) -> None:
         super().__init__(function, (grid, 1), THREADS, shared, bytes(call))
         self._places = (ctypes.c_uint64 * len(_ADDRESSES)).from_address(self.address + Call.x.offset)
-        self._maps = {place: self.address + tensor_map.offset for place, tensor_map in maps.items()}
+        self._maps = {_ADDRESSES.index(name): self.address + tensor_map.offset for name, tensor_map in maps.items()}
 
     def fill(self, addresses: tuple[int, ...]) -> bool:
-        x, _, pointwise_weight, *_, residual, _ = addresses
-        if (x | pointwise_weight | residual) % ROW_BYTES:
+        if any(addresses[place] % ROW_BYTES for place in self._maps):
             return False
         for place, tensor_map in self._maps.items():
             if addresses[place] != self.addresses[place]:
@@ -218,20 +220,20 @@ class _Launch(cuda_driver.Launch):
 @dataclass(frozen=True)
 class Kernel:
     """A loaded kernel: `launch` makes what a thread launches it with. `compute_dense` takes dense operands, and gives None
-    where x, the pointwise weight or the residual does not lie on a multiple of 16 bytes."""
+    where one that the copy engine loads does not lie on a multiple of 16 bytes; `aligned` says whether it loads x and the residual."""
 
     launch: Callable[[], _Launch]
     compute_dense: Callable[[Operands], Tensor | None]
     problem: Problem
+    aligned: bool
 
     def compute(self, operands: Operands) -> Tensor:
         """y in a fresh tensor, on PyTorch's current stream."""
         weights, residual = operands.with_dense_weights(), operands.residual_with_strides(self.problem.output_strides)
-        dense = weights._replace(
-            x=_aligned_16(operands.x.contiguous(memory_format=_memory_format(self.problem.layout))),
-            pointwise_weight=_aligned_16(weights.pointwise_weight),
-            residual=None if residual is None else _aligned_16(residual),
-        )
+        x = operands.x.contiguous(memory_format=_memory_format(self.problem.layout))
+        if self.aligned:
+            x, residual = _aligned_16(x), None if residual is None else _aligned_16(residual)
+        dense = weights._replace(x=x, pointwise_weight=_aligned_16(weights.pointwise_weight), residual=residual)
         y = self.compute_dense(dense)
         assert y is not None
         return y
@@ -257,28 +259,32 @@ def _kernel(problem: Problem, config: CudaConfig, device: int) -> Kernel:
     # Where rows are kept, a part begins with the rows above its first one: few long parts load less, but each block needs one.
     call.parts = min(rows, max(problem.batch, clusters // strips)) if config.rolls else rows
     call.rows_of_part, call.longer_parts = divmod(rows, call.parts)
-    item = problem.dtype.itemsize
-    x_box = (hopper.part(problem), *hopper.input_box(problem, config))
-    _encode_images(call.x_map, problem, problem.in_channels, problem.in_size, x_box)
-    y_box = (patches.GROUP_ROWS, 1, 128 // item)
-    if problem.layout == CHANNELS_LAST:
-        y_box = (128 // item, *config.patch)
-    for of_result in (call.y_map, call.residual_map)[: 1 + epilogue.residual]:
-        _encode_images(of_result, problem, problem.out_channels, problem.out_size, y_box, SWIZZLE_128)
-    if config.weight_stages:
-        weight_box = (hopper.weight_part(problem, config), hopper.stream_rows(problem))
-        channels = (problem.in_channels, problem.out_channels)
-        cuda_driver.encode(call.weight_map, problem.dtype, channels, weight_box, SWIZZLE_128)
+    maps = _encode_maps(call, problem, config)
     walkers = min(clusters, strips * call.parts * hopper.output_sets(problem, config))
     call.stays = _rows_that_stay(problem, config, walkers, torch.cuda.get_device_properties(device).L2_cache_size)
-    maps = {_ADDRESSES.index("x"): Call.x_map, _ADDRESSES.index("y"): Call.y_map}
-    if config.weight_stages:
-        maps[_ADDRESSES.index("pointwise_weight")] = Call.weight_map
-    if epilogue.residual:
-        maps[_ADDRESSES.index("residual")] = Call.residual_map
     launch = partial(_Launch, function, config.cluster * walkers, shared, call, maps)
     dense = cuda_driver.call_of(launch, device, problem.output_shape, problem.output_strides, problem.dtype)
-    return Kernel(launch, dense, problem)
+    return Kernel(launch, dense, problem, aligned="x" in maps)
+
+
+def _encode_maps(call: Call, problem: Problem, config: CudaConfig) -> dict[str, Any]:
+    """The tensor maps of a call, put into it: their fields, by the tensor that each describes."""
+    maps: dict[str, Any] = {}
+    if not config.gathers:
+        maps = {"x": Call.x_map, "y": Call.y_map} | ({"residual": Call.residual_map} if problem.epilogue.residual else {})
+        x_box = (hopper.part(problem), *hopper.input_box(problem, config))
+        _encode_images(call.x_map, problem, problem.in_channels, problem.in_size, x_box)
+        y_box = (patches.GROUP_ROWS, 1, 128 // problem.dtype.itemsize)
+        if problem.layout == CHANNELS_LAST:
+            y_box = (128 // problem.dtype.itemsize, *config.patch)
+        for of_result in (call.y_map, call.residual_map)[: 1 + problem.epilogue.residual]:
+            _encode_images(of_result, problem, problem.out_channels, problem.out_size, y_box, SWIZZLE_128)
+    if config.weight_stages:
+        maps["pointwise_weight"] = Call.weight_map
+        weight_box = (hopper.weight_part(problem, config), hopper.stream_rows(config))
+        channels = (problem.in_channels, problem.out_channels)
+        cuda_driver.encode(call.weight_map, problem.dtype, channels, weight_box, SWIZZLE_128)
+    return maps
 
 
 def _rows_that_stay(problem: Problem, config: CudaConfig, walkers: int, cache: int) -> int:

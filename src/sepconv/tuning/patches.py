@@ -9,26 +9,32 @@ GROUP_ROWS = 64  # of the product, that each of its two groups has at a time
 MOST_BOX = 256  # rows, or columns, that the copy engine loads at a time
 
 
-def costs(problem: Problem) -> dict[tuple[int, int], float]:
-    """What it costs to compute y in patches of so many rows and columns, for each product group one at a time; the best first.
+def costs(problem: Problem, pixels: int) -> dict[tuple[int, int], float]:
+    """What it costs to compute y in patches of so many rows and columns, of at most so many pixels; the best first.
 
-    A patch costs the product's 64 rows whatever it fills of them, what is loaded for it, and four pixels of a row at a time in
-    the window's step.
+    A patch costs the product of all pixels, whatever it fills of them, what is loaded for it, and four pixels of a row at a time
+    in the window's step.
     """
-    height, width = problem.out_size
+    height, width = of_2d(problem.out_size)
     found = {}
-    for rows in range(1, min(height, GROUP_ROWS) + 1):
-        for columns in range(1, min(width, GROUP_ROWS // rows) + 1):
+    for rows in range(1, min(height, pixels) + 1):
+        for columns in range(1, min(width, pixels // rows) + 1):
             box = input_box(problem, (rows, columns))
             if max(box) <= MOST_BOX and 2 * math.prod(box) * 128 <= SHARED_BYTES // 3:
                 count = math.ceil(height / rows) * math.ceil(width / columns)
-                cost = GROUP_ROWS + math.prod(box) / 2 + rows * math.ceil(columns / 4)
+                cost = pixels + math.prod(box) / 2 + rows * math.ceil(columns / 4)
                 found[rows, columns] = count * cost
     return dict(sorted(found.items(), key=lambda item: item[1]))
 
 
+def of_2d(axes: tuple[int, ...]) -> tuple[int, int]:
+    """The same of rows and columns: in 1-D there is one row."""
+    height, width = (1, *axes)[-2:]
+    return height, width
+
+
 def input_box(problem: Problem, patch: tuple[int, int]) -> tuple[int, int]:
     """The rows and columns of x that a patch of so many output rows and columns takes."""
-    axes = zip(patch, problem.stride, problem.kernel_size, problem.dilation, strict=True)
+    axes = zip(patch, *map(of_2d, (problem.stride, problem.kernel_size, problem.dilation)), strict=True)
     rows, columns = ((size - 1) * stride + (kernel - 1) * dilation + 1 for size, stride, kernel, dilation in axes)
     return rows, columns

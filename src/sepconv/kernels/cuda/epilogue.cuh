@@ -29,7 +29,7 @@ class Results {
   }
 
   // A pass's first residuals, where results do not wait: on their way while it is multiplied.
-  static constexpr bool kFetchesResidual = kResidual && kStaged > 0 && !(kManyRegisters && !kTurns);
+  static constexpr bool kFetchesResidual = kResidual && kStaged > 0 && !kGathers && !(kManyRegisters && !kTurns);
   __device__ __forceinline__ void fetch_ahead(const Tile& tile) const {
     if (kFetchesResidual) fetch_residual(0, tile);
   }
@@ -46,14 +46,14 @@ class Results {
   }
 
   __device__ __forceinline__ void finish() const {
-    if (kStaged > 0 && thread_ == 0) wait_stores();
+    if (kStaged > 0 && !kGathers && thread_ == 0) wait_stores();
   }
 
  private:
   static constexpr int kEights = kColumns / 8, kBoxEights = kBoxColumnsOut / 8;  // eights of columns of the product, and of a box
   static constexpr int kRunEights = kRun / 2;  // that make a run of a thread
   static constexpr bool kWholeOutputs = kOutputs % kPassOutputs == 0, kWholeRows = kOutW % kTile == 0;  // all tiles are full
-  static constexpr int kWriters = kStaged > 0 ? kGroup : 32;  // threads that write together
+  static constexpr int kWriters = kStaged > 0 && !kGathers ? kGroup : 32;  // threads that write together
   static constexpr int kAtATime = kStaged == 0 ? kEights : kStaged * kBoxEights;  // that are staged together
 
   // Some eights; what is staged together has to come in order.
@@ -96,6 +96,11 @@ class Results {
     return !kPatches || kPatchPixels == kBlockRows || row_ + 8 * half < kPatchPixels;
   }
 
+  // A sum, or nothing where its column is none of the patch.
+  __device__ __forceinline__ float of_patch(const float (&sum)[kSums], int eight, int half, int i) const {
+    return eight * 8 + 8 <= kPatchPixels || eight * 8 + column() + i < kPatchPixels ? sum[4 * eight + 2 * half + i] : 0.f;
+  }
+
   // The bias of a pass's first output channel, in bytes.
   static __device__ __forceinline__ u32 bias_of(const Tile& tile) {
     if (kOutputSets > 1) return tile.output / kClusterOutputs * kBlockBiases * 4;
@@ -123,7 +128,9 @@ class Results {
       to_y_ = static_cast<char*>(call_.y) + at * kElementBytes;
       return;
     }
-    if constexpr (kResidual) {
+    if constexpr (kGathers) {
+      __syncwarp();
+    } else if constexpr (kResidual) {
       if (eight > 0 || !kFetchesResidual) fetch_residual(eight, tile);
       barrier_wait(residual_here(), residual_parity_);
       residual_parity_ ^= 1;
@@ -142,7 +149,8 @@ class Results {
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if (is_of_patch(half)) note(sum[4 * eight + 2 * half], sum[4 * eight + 2 * half + 1], eight);
+      if constexpr (kGathers) note(of_patch(sum, eight, half, 0), of_patch(sum, eight, half, 1), eight);
+      else if (is_of_patch(half)) note(sum[4 * eight + 2 * half], sum[4 * eight + 2 * half + 1], eight);
       float pair[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -167,7 +175,7 @@ class Results {
   __device__ __forceinline__ void put_staged(float (&pair)[2], int half, int eight) const {
     const int box = eight / kBoxEights % (kStaged > 0 ? kStaged : 1);
     const u32 at = (to_ ^ u32(eight % kBoxEights * 8 * kElementBytes)) + box * kResultBytes + half * 1024;
-    if constexpr (kResidual) {
+    if constexpr (kResidual && !kGathers) {
       float more[2];
       load_elements<2>(more, at);
       pair[0] += more[0], pair[1] += more[1];
@@ -222,8 +230,9 @@ class Results {
   // computes it.
   __device__ __forceinline__ void end(int begin, int end, const Tile& tile) {
     bool wrong = false;
-    if (kStaged == 0) {
-      wrong = __any_sync(~0u, !finite());
+    if (kStaged == 0 || kGathers) {
+      if constexpr (kGathers) store_rows(begin, tile);
+      if (end == kEights) wrong = __any_sync(~0u, !finite());
       if (wrong) __syncwarp();
     } else {
       fence_async();
@@ -244,6 +253,28 @@ class Results {
     commit_stores();
     if (wait) wait_stores();
   }
+  // The rows of this warp that are staged, from some eight on, by the warp itself: a lane has one pixel of each.
+  __device__ __forceinline__ void store_rows(int begin, const Tile& tile) const {
+    __syncwarp();
+    const Spot spot = spot_of(tile, group_);
+    const int lane = unforeseen(threadIdx.x) % 32, first = unforeseen(thread_) / 32 * 16, output = group_output(tile) + first;
+#pragma unroll
+    for (int box = 0; box < kStaged; ++box) {
+      const int pixel = begin * 8 + box * kBoxColumnsOut + lane, row = spot.row + pixel / kPatchColumns, column = spot.column + pixel % kPatchColumns;
+      if (pixel >= kPatchPixels || row >= kOutH || column >= kOutW) continue;
+      const long long at = index_of<kOutputs, kOutH, kOutW>(spot.image, output, row, column);
+#pragma unroll 4
+      for (int i = 0; i < 16; ++i) {
+        const int in_box = first + i;
+        float result = load_float(staged_ + box * kResultBytes + in_box * 128 + ((lane / 4 ^ in_box % 8) << 4) + lane % 4 * 4);
+        if (!kWholeOutputs && output + i >= kOutputs) continue;
+        const long long there = at + i * ((long long)(kOutH) * kOutW);
+        if constexpr (kResidual) result += element(call_.residual, there);
+        set_element(call_.y, there, result);
+      }
+    }
+  }
+
   // Call f(box, first column, row, channel, image) for each box that is staged, from some eight on.
   template <typename F>
   __device__ __forceinline__ void for_boxes(int begin, const Tile& tile, F f) const {

@@ -4,12 +4,19 @@
 // share the depthwise step: each computes some of the channels and sends them to the others. See docs/kernels.md.
 #include "copy.cuh"
 #include "product.cuh"
+#if SEPCONV_GATHERS
+#include "gathers.cuh"
+#else
 #include "window.cuh"
+#endif
 
 // Registers of a thread when the block starts, and in each role; together no more than those of all threads at the start.
-constexpr int kFirstRegisters = 96, kCopyRegisters = 32;
-constexpr int kMore = sepconv::kTurns ? 128 : !sepconv::kSplitAnew ? 160 : sepconv::kTile == 64 ? 144 : sepconv::kWait ? 176 : 168;
-constexpr int kProductRegisters = sepconv::kManyRegisters ? kMore : sepconv::kManyChunks ? 120 : 104, kDepthwiseRegisters = 224 - kProductRegisters;
+constexpr int kFirstRegisters = 96, kCopyRegisters = sepconv::kBeside && sepconv::kCluster > 1 ? 40 : 32;
+constexpr bool kHolds = sepconv::kWait || (sepconv::kInParts && sepconv::kResidual);  // more than sums
+constexpr int kOfSplit = sepconv::kTile <= 64 ? 144 : kHolds ? 176 : sepconv::kInParts ? 168 : 144;
+constexpr int kMore = sepconv::kSplitAnew ? kOfSplit : sepconv::kTurns || sepconv::kBeside ? 128 : 160;
+constexpr int kProductRegisters = sepconv::kManyRegisters ? kMore : sepconv::kManyChunks ? 120 : 104;
+constexpr int kDepthwiseRegisters = (kFirstRegisters * 5 - kCopyRegisters) / 2 / 8 * 8 - kProductRegisters;
 
 extern "C" __global__ void
 #if SEPCONV_CLUSTER > 1
@@ -38,18 +45,24 @@ extern "C" __global__ void
     change_registers<kFirstRegisters, kCopyRegisters>();
     begin_role();
     if (threadIdx.x == 0) {
-      if constexpr (kPatches) load_patches(call, start + kStagesAt, barriers, rank);
+      if constexpr (kGathers) {
+      } else if constexpr (kPatches) load_patches(call, start + kStagesAt, barriers, rank);
       else load_input(call, start + kStagesAt, barriers, rank);
     }
     if (kStreams && warp >= 1 && warp <= kStreamCount && lane == 0) stream_weights(call, start + kWeightsAt, barriers, warp - 1, rank);
     if (kCluster > 1 && warp == 3) send_chunks(call, start + kSlotsAt, barriers, rank, lane);
   } else if (group < 3) {
     change_registers<kFirstRegisters, kDepthwiseRegisters>();
+#if SEPCONV_GATHERS
+    begin_role();
+    gather(call, start + kStagesAt, start + kSlotsAt, barriers, rank, warp - 4, lane);
+#else
     load_all_taps(shared + kTapsAt, call.depthwise_weight, call.depthwise_bias, rank, unforeseen(threadIdx.x) - kGroup);
     threads_meet(3, kRoleThreads);
     begin_role();
     depthwise(call, Rows(call, start + kStagesAt, start + kSlotsAt, start + kTapsAt, barriers, rank, warp - 4, lane));
     let_go_of_input(call, unforeseen(threadIdx.x) - kGroup);
+#endif
   } else {
     change_registers<kFirstRegisters, kProductRegisters>();
     const int thread = threadIdx.x - 3 * kGroup;

@@ -19,8 +19,9 @@ constexpr int kStages = SEPCONV_STAGES, kSlots = SEPCONV_SLOTS, kStaged = SEPCON
 // Parts of the pointwise weights that are under way to shared memory at a time, in each stream (0: the weights of a block stay there).
 constexpr int kWeightStages = SEPCONV_WEIGHT_STAGES;
 constexpr bool kStreams = kWeightStages > 0;
-// With channels last they pass by beside the chunks of the operand; else a block keeps the operand of a tile and computes all output channels.
-constexpr bool kAllOutputs = kStreams && !kChannelsLast;
+// They pass by beside the chunks of the operand; else a block keeps the operand of a tile and computes all output channels.
+constexpr bool kBeside = SEPCONV_BESIDE, kAllOutputs = kStreams && !kBeside;
+static_assert(!kBeside || kStreams, "only weights that stream pass by");
 static_assert(!kAllOutputs || kCluster == 1, "a block that computes all output channels needs no other");
 constexpr bool kDepthwiseBias = SEPCONV_DEPTHWISE_BIAS, kPointwiseBias = SEPCONV_POINTWISE_BIAS, kResidual = SEPCONV_RESIDUAL;
 // An operand of the product is a sum of so many 16-bit terms: 1 for 16-bit tensors, 2 or 3 for float32.
@@ -32,19 +33,23 @@ constexpr int kTerms = SEPCONV_TERMS;
 constexpr int kTile = SEPCONV_TILE, kChunk = kChannelsLast ? 64 : 16;
 static_assert(kTile == 128 || (kTile == 64 && !kChannelsLast), "tiles of 128 pixels, or 64 where they lie together");
 constexpr int kPatchRows = SEPCONV_PATCH_ROWS, kPatchColumns = SEPCONV_PATCH_COLUMNS, kPatchPixels = kPatchRows * kPatchColumns;
-constexpr bool kPatches = kChannelsLast && !kRolls;
+// Where the copy engine cannot load rows: each warp of the depthwise step gathers the input of a tile by itself, which is one patch.
+constexpr bool kGathers = SEPCONV_GATHERS, kPatches = kGathers || (kChannelsLast && !kRolls);
+static_assert(!kGathers || (!kChannelsLast && kElementBytes == 4), "float32 is gathered, of channels that lie apart");
 static_assert(kPatches || !(kChannelsLast || kRolls) || (kStrideH == 1 && kStrideW == 1 && kDilationH == 1 && kDilationW == 1),
               "only whole windows have steps");
-constexpr int kOwnChunks = ((kChannels + kChunk - 1) / kChunk + kCluster - 1) / kCluster, kChunks = kOwnChunks * kCluster;
+// Weights of one term that pass by come in parts of 64 channels, whose chunks are multiplied together.
+constexpr int kWholeChunks = kBeside && kTerms == 1 ? 64 / kChunk : 1;
+constexpr int kOwnChunks = ((kChannels + kChunk * kWholeChunks - 1) / (kChunk * kWholeChunks) * kWholeChunks + kCluster - 1) / kCluster, kChunks = kOwnChunks * kCluster;
 constexpr int kPart = kChannelsLast ? 128 / kElementBytes : kChunk, kParts = kChunk / kPart;
 // The product's rows are output channels and its columns pixels or, with channels last, the other way round. Each of the two
 // product groups has 64 rows by 128 columns, or a tile's, at a time; a thread has so many sums of them. In a pass the groups compute
 // 128 output channels.
 constexpr int kBlockRows = 64, kColumns = kChannelsLast ? 128 : kTile, kSums = kColumns / 2, kPassOutputs = 128;
 constexpr int kPasses = (kAllOutputs ? kOutputs + kPassOutputs - 1 : kBlockOutputs) / kPassOutputs;
-// Where weights stream with channels last, a cluster computes a tile again for other output channels.
+// Where weights pass by, a cluster computes a tile again for other output channels.
 constexpr int kClusterOutputs = kCluster * kBlockOutputs;
-constexpr int kOutputSets = kStreams && kChannelsLast ? (kOutputs + kClusterOutputs - 1) / kClusterOutputs : 1;
+constexpr int kOutputSets = kBeside ? (kOutputs + kClusterOutputs - 1) / kClusterOutputs : 1;
 
 // Threads: one group that moves data, two for the depthwise step, two for the product. A group is four warps. The depthwise warps
 // work on a chunk together or, where chunks, stages and slots come in pairs, as two teams on every other chunk each: fewer threads
@@ -54,7 +59,7 @@ constexpr int kGroup = 128, kDepthwiseWarps = 8, kRoleThreads = 2 * kGroup, kThr
 constexpr int kKept = kRolls ? kKernelH - 1 : 0;  // output rows that are begun and not finished
 constexpr bool kEnoughRegisters = kKept == 0 || kElementBytes == 2;
 constexpr bool kInPairs = kOwnChunks % 2 == 0 && kStages % 2 == 0 && kSlots % (2 * kCluster) == 0;
-constexpr bool kInTeams = !kChannelsLast && kInPairs && kEnoughRegisters;
+constexpr bool kInTeams = !kChannelsLast && !kGathers && kInPairs && kEnoughRegisters;
 constexpr int kTeams = kInTeams ? 2 : 1, kTeamWarps = kDepthwiseWarps / kTeams;
 
 // The product may have most of the registers where the depthwise step keeps no rows, and a lane has one channel at a time.
@@ -69,20 +74,23 @@ constexpr int kLead = kChannelsLast ? kPaddingW : whole_32_bytes(kPaddingW), kBe
 constexpr int kRowColumns = kChannelsLast ? kTile + kKernelW - 1 : kLead + kTile * kStrideW + whole_32_bytes(kBehind > 0 ? kBehind : 0);
 constexpr int kBoxColumns = kPatches ? (kPatchColumns - 1) * kStrideW + kReachW : kRowColumns;
 constexpr int kBoxRows = kPatches ? (kPatchRows - 1) * kStrideH + kReachH : kRolls ? 1 : kReachH;
-constexpr int kBoxBytes = kPart * kBoxRows * kBoxColumns * kElementBytes, kInputBytes = (kPatches ? 2 : 1) * kBoxBytes, kStageBytes = (kInputBytes + 127) / 128 * 128;
+constexpr int kBoxBytes = kPart * kBoxRows * kBoxColumns * kElementBytes, kInputBytes = (kPatches ? 2 : 1) * kBoxBytes;
+// Of what is gathered each warp has its channels' boxes, with their taps and biases behind them.
+constexpr int kWarpChannels = kChunk / kDepthwiseWarps, kWarpStageBytes = kWarpChannels * (kBoxRows * kBoxColumns + kKernelH * kKernelW + 1) * 4;
+constexpr int kStageBytes = ((kGathers ? kDepthwiseWarps * kWarpStageBytes : kInputBytes) + 127) / 128 * 128;
 
 // A chunk of the operand, for each term: rows of 128 bytes, of 64 pixels of one channel, or of 64 channels of one pixel.
 constexpr int kTermBytes = kTile * kChunk * 2, kSlotBytes = kTerms * kTermBytes;
 // The weights lie in parts, of every term: a row of 128 bytes, 64 channels, for each output channel of the block. Where they stream as
 // float32, or where there are three terms and registers to spare, they stay float32 (32 channels a row) and are split anew each time:
 // the products take them from registers. Where they stream as they are through a block that computes all output channels, a product group
-// writes its results at once, and meanwhile the other one multiplies: they take turns, at one stream. With channels last both read the same.
-// Else each has its own.
+// writes its results at once, and meanwhile the other one multiplies: they take turns, at one stream. Where they pass by, both read the same
+// stream. Else each has its own.
 constexpr bool kSplitAnew = kManyRegisters && (kTerms == 3 || (kTerms > 1 && kStreams));
 constexpr int kWeightPart = kSplitAnew ? 32 : 64, kWeightParts = (kChunks * kChunk + kWeightPart - 1) / kWeightPart;
 constexpr int kWeightPartBytes = (kAllOutputs ? kBlockRows : kBlockOutputs) * 128, kWeightTermBytes = kWeightParts * kWeightPartBytes;
 constexpr bool kTurns = kAllOutputs && !kSplitAnew;
-constexpr int kStreamCount = kTurns || kChannelsLast ? 1 : 2, kStreamed = kStreamCount * kWeightStages;
+constexpr int kStreamCount = kTurns || kBeside ? 1 : 2, kStreamed = kStreamCount * kWeightStages;
 constexpr int kWeightBytes = kStreams ? kStreamed * kWeightPartBytes : (kSplitAnew ? 1 : kTerms) * kWeightTermBytes;
 constexpr int kBlockBiases = kPasses * kPassOutputs, kBiases = kPointwiseBias ? kOutputSets * kBlockBiases : 0;
 // A box of results: 128 bytes of each row of a block.
@@ -96,15 +104,15 @@ constexpr bool kBands = !kChannelsLast && kElementBytes == 2;
 constexpr int kPairs16 = kKernelW + 2;
 // Taps of rows that reach further do not stay: each warp brings those of its next channels, and has room for one row of these
 // (ahead.cuh). Matrix units take pairs from before the first tap and from behind the last one, zeros.
-constexpr bool kManyTaps = !kChannelsLast && (kBands ? kReachW > 33 || kStrideW > 1 || kDilationW > 1 : kKernelW > 17 || kReachW + 3 * kStrideW > 32);
+constexpr bool kManyTaps = !kChannelsLast && !kGathers && (kBands ? kReachW > 33 || kStrideW > 1 || kDilationW > 1 : kKernelW > 17 || kReachW + 3 * kStrideW > 32);
 constexpr int kBandDeeps = (7 * kStrideW + kReachW + 16) / 16, kPairsBefore = 7 * kStrideW + 1;
 constexpr int kRowBytes = kBands ? (kPairsBefore + 16 * kBandDeeps) * 4 : kTapRow * 4;
-constexpr int kTapBytes = kManyTaps ? 0 : kBands ? kKernelH * kPairs16 * 4 + 4 : kTapFloats * 4;
+constexpr int kTapBytes = kManyTaps || kGathers ? 0 : kBands ? kKernelH * kPairs16 * 4 + 4 : kTapFloats * 4;
 // Of which a warp has as many at a time as channels.
 constexpr int kScratchBytes = kManyTaps ? kDepthwiseWarps * (kBands ? 1 : 128 / kTile) * kRowBytes : 0;
 
 // Four pixels of a patch that are computed together may reach beyond the last box.
-constexpr int kBeyondStages = kPatches ? (3 - (kPatchColumns + 3) % 4) * kStrideW * 128 : 0;
+constexpr int kBeyondStages = kPatches && !kGathers ? (3 - (kPatchColumns + 3) % 4) * kStrideW * 128 : 0;
 
 // Shared memory, from 1024 bytes on a multiple of which it begins.
 constexpr int kWeightsAt = 0, kSlotsAt = kWeightsAt + kWeightBytes, kStagedAt = kSlotsAt + kSlots * kSlotBytes;
@@ -116,8 +124,9 @@ static_assert(kSlots % kCluster == 0, "a slot belongs to one block of the cluste
 static_assert(kChunks == 1 || kSlots > 1, "the product gives a slot back when it has the next chunk");
 static_assert(kPasses == 1 || kSlots >= kChunks, "the operand of a tile stays for all passes");
 static_assert(!kChannelsLast || kPatchPixels <= kBlockRows, "a patch is what a product group has rows for");
-static_assert(!kPatches || kStaged > 0, "the copy engine writes patches");
-static_assert(!kStreams || !kChannelsLast || (kPatches && kTerms == 1), "nothing splits weights that stream with channels last");
+static_assert(!kGathers || kPatchPixels <= kTile, "a tile has room for a patch");
+static_assert(!kPatches || kStaged > 0, "results of patches go by way of shared memory");
+static_assert(!kStreams || !kChannelsLast || (kBeside && kPatches && kTerms == 1), "nothing splits weights that stream with channels last");
 static_assert(!kManyTaps || !kRolls, "rows that are kept have few taps");
 
 // The rows of all images together are cut into parts of `rows` rows each, and the first `longer` of one more.

@@ -14,7 +14,7 @@ constexpr int kLongestSum = kTerms == 1 ? 1 << 20 : kTerms == 2 ? 256 : kSplitAn
 constexpr bool kInParts = kChunks * kChunk > kLongestSum;
 static_assert(!kInParts || kSplitAnew, "nothing else takes sums out of the matrix units in between");
 // Where there are registers to spare, results wait in them, and are written while the next product is computed.
-constexpr bool kWait = kManyRegisters && !kInParts && !kTurns && !(kSplitAnew && kResidual);
+constexpr bool kWait = kManyRegisters && !kInParts && !kTurns && !kBeside && !(kSplitAnew && kResidual);
 
 static_assert(!kWait || !Results::kFetchesResidual, "residuals that are fetched ahead belong to the pass that is multiplied");
 
@@ -135,8 +135,8 @@ __device__ __forceinline__ void wait_for_chunks(const Pass& pass, Ring<kSlots> f
   }
 }
 
-// Where weights stream beside the chunks there may be any number of these, and nothing else is done between them: a loop.
-constexpr bool kManyChunks = kStreams && kChannelsLast;
+// Where weights pass by beside the chunks there may be any number of these, and nothing else is done between them: a loop.
+constexpr bool kManyChunks = kBeside && !kSplitAnew;
 constexpr int kUnrolled = kManyChunks ? 2 : kBatches;
 
 // One pass with the weights from where they lie; after each batch of chunks the group may do other work: between(step, steps).
@@ -150,7 +150,7 @@ __device__ __forceinline__ void multiply_pass(Sums& sums, Ring<kSlots>& slot, co
 #pragma unroll
     for (int batch = round; batch < round + kUnrolled; ++batch) {
       if (kBatches % kUnrolled != 0 && batch >= kBatches) break;
-      const int begin = batch * kTogether, end = begin + kTogether < kChunks ? begin + kTogether : kChunks;
+      const int begin = batch * kTogether, end = kChunks % kTogether == 0 || begin + kTogether < kChunks ? begin + kTogether : kChunks;
       const Ring<kSlots> first = slot;
       if (kTerms == 1) {
         wait_for_chunks(pass, first, weights, begin, end);
@@ -220,11 +220,15 @@ constexpr int kBusyChunks = !kWait ? 0 : kChunks < 8 ? kChunks : 8;
 // Whether there are registers for weights that are loaded before they are needed.
 constexpr bool kLoadsAhead = !kInParts || kTile <= 64;
 
+// Chunks of a part of a sum, where sums are added up in parts.
+constexpr int kPartChunks = kLongestSum / kChunk;
+
 // The same with weights that are split anew, into registers: those of the next chunk while one is multiplied, and loaded before that. Where
-// sums are added up in parts, a part is a chunk's.
+// there are no registers for two chunks, the other group multiplies meanwhile.
+constexpr int kFragments = kInParts && kTile > 64 ? 1 : 2;
 template <typename Between>
 __device__ __forceinline__ void multiply_pass_split(Sums& sums, Ring<kSlots>& slot, const Pass& pass, Weights& weights, Between between) {
-  Fragment fragments[2];
+  Fragment fragments[kFragments];
   Sums all;
   Ring<kSlots> before;
   Eight next;
@@ -235,49 +239,59 @@ __device__ __forceinline__ void multiply_pass_split(Sums& sums, Ring<kSlots>& sl
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (loads) next.load(half, weights.address(chunk));
-      if (splits) next.split(half, fragments[chunk % 2].terms);
+      if (splits) next.split(half, fragments[chunk % kFragments].terms);
     }
     if (loads && ends_part(chunk)) weights.next();
     if (!splits) return;
-    fragments[chunk % 2].settle();
-    if (ends_part(chunk)) weights.release(fragments[chunk % 2].terms[0][0] ^ fragments[chunk % 2].terms[0][1]);  // of both halves
+    Fragment& done = fragments[chunk % kFragments];
+    done.settle();
+    if (ends_part(chunk)) weights.release(done.terms[0][0] ^ done.terms[0][1]);  // of both halves
   };
   if (kInParts) all.set_zero();
   prepare(0, true, true);
   if (kLoadsAhead) prepare(1, true, false);
-  const auto multiply_next = [&](int chunk, bool busy) {
+  const auto multiply_next = [&](int chunk, bool adds, bool busy) {
     pass.wait_for(slot);
-    fragments[chunk % 2].operand = pass.operand(slot);
-    multiply_fragment(sums, fragments[chunk % 2], chunk > 0 && !kInParts);
-    if (!kInParts && chunk > 0) {
+    fragments[chunk % kFragments].operand = pass.operand(slot);
+    multiply_fragment(sums, fragments[chunk % kFragments], adds);
+    if (kFragments == 1) {
+      multiply_wait<0>();
+      fragments[0].settle();
+      pass.release(slot, 1);
+    } else if (adds) {
       multiply_wait<1>();
-      fragments[(chunk + 1) % 2].settle();
+      fragments[(chunk + 1) % kFragments].settle();
       pass.release(before, 1);
     }
     prepare(chunk + 1, !kLoadsAhead, true);
     if (kLoadsAhead) prepare(chunk + 2, true, false);
     if (busy) between(chunk, kBusyChunks);
-    if (kInParts) {
-      multiply_wait<0>();
-      sums.settle();
-      fragments[chunk % 2].settle();
-      pass.release(slot, 1);
-      if (chunk + 1 < kChunks) all.take(sums);
-    }
     before = slot;
     pass.next(slot);
   };
-#pragma unroll
-  for (int chunk = 0; chunk < kBusyChunks; ++chunk) multiply_next(chunk, true);
-#pragma unroll 2
-  for (int chunk = kBusyChunks; chunk < kChunks; ++chunk) multiply_next(chunk, false);
-  if (kInParts) {
-    sums.take(all);
-  } else {
+  const auto finish_part = [&](int chunks) {
     multiply_wait<0>();
     sums.settle();
-    fragments[(kChunks + 1) % 2].settle();
+    if (kFragments == 1) return;
+    fragments[(chunks + 1) % kFragments].settle();
     pass.release(before, 1);
+  };
+  if constexpr (kInParts) {
+#pragma unroll(kPartChunks % 2 == 0 ? 1 : 2)
+    for (int first = 0; first < kChunks; first += kPartChunks) {
+      const int end = first + kPartChunks < kChunks ? first + kPartChunks : kChunks;
+#pragma unroll 2
+      for (int chunk = first; chunk < end; ++chunk) multiply_next(chunk, chunk > first, false);
+      finish_part(end);
+      if (end < kChunks) all.take(sums);
+    }
+    sums.take(all);
+  } else {
+#pragma unroll
+    for (int chunk = 0; chunk < kBusyChunks; ++chunk) multiply_next(chunk, chunk > 0, true);
+#pragma unroll 2
+    for (int chunk = kBusyChunks; chunk < kChunks; ++chunk) multiply_next(chunk, chunk > 0, false);
+    finish_part(kChunks);
   }
 }
 

@@ -7,7 +7,7 @@
 
 namespace sepconv {
 
-constexpr int kStrips = kPatches ? 1 : (kOutW + kTile - 1) / kTile;  // where there are patches, a row is two of them
+constexpr int kStrips = kPatches ? 1 : (kOutW + kTile - 1) / kTile;  // where there are patches, a row is one or two of them
 
 struct Item {
   int column;      // the first of the tile
@@ -35,14 +35,14 @@ struct Tile {
   __device__ __forceinline__ int row_of_image() const { return row % kOutH; }
 };
 
-// Where the pixels of a product group begin, of which all groups have the same or, with channels last, each its own.
+// Where the pixels of a product group begin: the same for both or, with channels last, each its own.
 struct Spot {
   int image, row, column;
 };
 __device__ __forceinline__ Spot spot_of(const Tile& tile, int group) {
   if constexpr (!kPatches) return {tile.image(), tile.row_of_image(), tile.column + (kChannelsLast ? group * kBlockRows : 0)};
   constexpr int kAcross = (kOutW + kPatchColumns - 1) / kPatchColumns, kDown = (kOutH + kPatchRows - 1) / kPatchRows;
-  const int patch = 2 * tile.row + group;
+  const int patch = kGathers ? tile.row : 2 * tile.row + group;
   return {patch / (kAcross * kDown), patch / kAcross % kDown * kPatchRows, patch % kAcross * kPatchColumns};
 }
 
@@ -75,8 +75,9 @@ struct Ring {
   }
 };
 
-// Who says that a part of a stream of weights was read: a group, when its products have read it, or each of its warps, which loads it.
-constexpr int kWeightReaders = kSplitAnew ? 4 : kChannelsLast ? 2 : 1;
+// Who says that a part of a stream of weights was read: a group, when its products have read it, or each of its warps, which loads it; or both
+// groups.
+constexpr int kWeightReaders = (kSplitAnew ? 4 : 1) * (kBeside ? 2 : 1);
 
 // The barriers of the rings: an input stage is full or empty, and so is a slot of the operand.
 struct Barriers {

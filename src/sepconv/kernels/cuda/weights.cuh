@@ -76,7 +76,7 @@ __device__ __forceinline__ void load_weights(u32 weights, const void* weight, in
 constexpr __device__ int stream_of(int group) { return kStreamCount == 1 ? 0 : group; }
 // Where a product group's weights of a chunk lie; with weights that are split anew a thread's fragment of them.
 __device__ __forceinline__ u32 weights_of_group(u32 weights, int group, int thread) {
-  if (!kChannelsLast) weights += kStreams ? stream_of(group) * kWeightStages * kWeightPartBytes : group * kBlockRows * 128;
+  if (!kChannelsLast) weights += kAllOutputs ? stream_of(group) * kWeightStages * kWeightPartBytes : group * kBlockRows * 128;
   if constexpr (kSplitAnew) {
     const int row = thread / 32 * 16 + place_of_row(thread % 32 / 4);
     weights += row * 128 + (thread % 4 ^ row % 8) * 16;
