@@ -31,6 +31,7 @@ from sepconv.tuning.hopper import (
 from sepconv.tuning.patches import GROUP_ROWS
 
 MOST_ABOVE_LEAST = (1.25, 2.0)  # times the least cost: among such patches others do not matter, and then among such
+WEIGHTS = 64  # pixels, whose products cost as much as the weights that a gathered tile takes
 MOST_KEPT = 128  # channels, times rows that are kept in registers
 
 
@@ -144,7 +145,7 @@ def _gathered(problem: Problem) -> Iterator[CudaConfig]:
     """Input that each warp gathers by itself, in patches: those that cost little come first, weights that stay before weights that pass by."""
     if not can_gather(problem):
         return
-    costs = [(cost, tile, patch) for tile in (TILE, TILE // 2) for patch, cost in patches.costs(problem, tile).items()]
+    costs = [(cost, tile, patch) for tile in (TILE, TILE // 2) for patch, cost in patches.costs(problem, tile, WEIGHTS).items()]
     least = min(costs, default=(0.0,))[0]
     for above, most in itertools.pairwise((0.0, *MOST_ABOVE_LEAST)):
         near = [(tile, patch) for cost, tile, patch in sorted(costs) if above * least < cost <= most * least]
@@ -162,8 +163,17 @@ def _gathered_resident(problem: Problem) -> Iterator[CudaConfig]:
 def _gathered_streaming(problem: Problem) -> Iterator[CudaConfig]:
     if not _can_stream(problem):
         return
-    for staged, slots, stages, weight_stages in ((2, 4, 4, 4), (2, 4, 3, 3), (1, 4, 3, 3), (1, 2, 2, 2)):
-        yield CudaConfig(1, PASS, False, stages, slots, staged, weight_stages, True, gathers=True)
+    for cluster in _sharing(problem):
+        for staged, slots, stages, weight_stages in ((2, 2, 3, 4), (2, 2, 3, 3), (1, 2, 3, 3), (1, 1, 2, 2)):
+            yield CudaConfig(
+                cluster, PASS, False, stages, max(slots * cluster, 4), staged, weight_stages, True, gathers=True
+            )
+
+
+def _sharing(problem: Problem) -> list[int]:
+    """Sizes of clusters that share the window's step, the best first: those whose blocks all have output channels, the larger before."""
+    blocks = math.ceil(problem.out_channels / PASS)
+    return sorted((1, 2, 3, 4), key=lambda size: (up(blocks, size), -size))
 
 
 def _passing_by(problem: Problem) -> Iterator[CudaConfig]:

@@ -9,11 +9,11 @@ GROUP_ROWS = 64  # of the product, that each of its two groups has at a time
 MOST_BOX = 256  # rows, or columns, that the copy engine loads at a time
 
 
-def costs(problem: Problem, pixels: int) -> dict[tuple[int, int], float]:
+def costs(problem: Problem, pixels: int, more: int = 0) -> dict[tuple[int, int], float]:
     """What it costs to compute y in patches of so many rows and columns, of at most so many pixels; the best first.
 
     A patch costs the product of all pixels, whatever it fills of them, what is loaded for it, and four pixels of a row at a time
-    in the window's step.
+    in the window's step; and as much as `more` pixels, of whatever size it is.
     """
     height, width = of_2d(problem.out_size)
     found = {}
@@ -22,7 +22,7 @@ def costs(problem: Problem, pixels: int) -> dict[tuple[int, int], float]:
             box = input_box(problem, (rows, columns))
             if max(box) <= MOST_BOX and 2 * math.prod(box) * 128 <= SHARED_BYTES // 3:
                 count = math.ceil(height / rows) * math.ceil(width / columns)
-                cost = pixels + math.prod(box) / 2 + rows * math.ceil(columns / 4)
+                cost = pixels + more + math.prod(box) / 2 + rows * math.ceil(columns / 4)
                 found[rows, columns] = count * cost
     return dict(sorted(found.items(), key=lambda item: item[1]))
 

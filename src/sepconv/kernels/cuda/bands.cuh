@@ -52,7 +52,7 @@ class Lane {
   }
 
   // A row of many taps: of each product the operands are loaded while the one before is computed. The first row begins the sums.
-  __device__ __forceinline__ void add_many(float (&sum)[kAtOnce][kPixels], u32 stage, const TapRow& row) {
+  __device__ __forceinline__ void add_many(float (&sum)[kAtOnce][kPixels], u32 from, const TapRow& row) {
     const float bias = ahead_.lay_out([&](int tap, u16 value) {
       const u32 at = row_ + tap * kDilationW * 4;  // the first of its pair, and the second of the one before
       store_half(at, value), store_half(at - 2, value);
@@ -61,11 +61,11 @@ class Lane {
     ahead_.fetch(first_ + next.part * kPart + next.step, next.h);
 #pragma unroll
     for (int p = 0; p < kPixels; ++p) sum[0][p] = row.h == 0 ? bias : sum[0][p];
-    stage += from_ + (row.step * kBoxRows + row.h * kDilationH) * kBoxColumns * 2;
+    from += row.h * kDilationH * kBoxColumns * 2;
     u32 a[2][4], b[2][2];
     const auto load = [&](int i, int deep) {
       if (deep >= kDeeps) return;
-      load_columns(a[i], stage, deep);
+      load_columns(a[i], from, deep);
 #pragma unroll
       for (int j = 0; j < 2; ++j) b[i][j] = load_word(taps_ + (2 * deep + j) * 32);
     };
@@ -86,10 +86,12 @@ class Lane {
     if (h == 0) taps.bias[0] = kDepthwiseBias ? load_float(channel + kKernelH * kPairs16 * 4) : 0.f;
   }
 
-  __device__ __forceinline__ void load(Input& v, u32 stage, int step, int h) const {
-    stage += from_ + (step * kBoxRows + h) * kBoxColumns * 2;
+  // Where the input of a step begins.
+  __device__ __forceinline__ u32 input_of(u32 stage, int step) const { return stage + from_ + step * kBoxRows * kBoxColumns * 2; }
+  __device__ __forceinline__ void load(Input& v, u32 from, int h) const {
+    from += h * kBoxColumns * 2;
 #pragma unroll
-    for (int deep = 0; deep < kDeeps; ++deep) load_columns(v.a[deep], stage, deep);
+    for (int deep = 0; deep < kDeeps; ++deep) load_columns(v.a[deep], from, deep);
   }
 
   __device__ __forceinline__ void put(u32 slot, int, int step, const float (&done)[kAtOnce][kPixels]) const {

@@ -13,7 +13,10 @@ constexpr int kTaps = kKernelH * kKernelW, kBox = kBoxRows * kBoxColumns;
 // row of input is read once for all pixels of the strip.
 constexpr bool kTapsStay = kTaps <= 12;
 constexpr __device__ int strips_of(int rows) { return kPatchRows / rows * kPatchColumns * kWarpChannels; }
-constexpr __device__ int cost_of(int rows) { return (strips_of(rows) + 31) / 32 * ((rows - 1) * kStrideH + kReachH); }
+// Instructions of a warp, about: loads of input and taps, and of each pixel its multiply-adds and its way into the operand.
+constexpr __device__ int cost_of(int rows) {
+  return (strips_of(rows) + 31) / 32 * (((rows - 1) * kStrideH + kReachH) * kKernelW + kTaps + rows * (kTaps + 12));
+}
 constexpr __device__ int best_strip() {
   int best = 1;
   for (int rows = 2; kTapsStay && rows <= 8 && rows <= kPatchRows; ++rows) {
@@ -123,7 +126,8 @@ __device__ __forceinline__ void add_windows(float (&sum)[kStrip], const WarpStag
 
 // Where a pixel of a patch lies in a channel's row of an operand.
 __device__ __forceinline__ u32 place_of(u32 slot, int row, int pixel) {
-  return slot + pixel / 64 * (kChunk * 128) + row * 128 + ((pixel % 64 / 8 ^ row % 8) << 4) + pixel % 8 * 2;
+  const int byte = pixel * 2;
+  return slot + row * 128 + (byte % 128 ^ row % 8 << 4) + (kTile > 64 ? byte / 128 * (kChunk * 128) : 0);
 }
 
 __device__ __forceinline__ void put_strip(u32 slot, int warp, const Strip& strip, float (&sum)[kStrip]) {

@@ -53,10 +53,13 @@ class Lane {
     if (h == 0) taps.bias[0] = taps.v[0][kTapRow - 1], taps.bias[1] = taps.v[1][kTapRow - 1];
   }
 
-  __device__ __forceinline__ void load(Input& input, u32 stage, int step, int h) const {
+  // Where the input of a step begins.
+  __device__ __forceinline__ u32 input_of(u32 stage, int step) const {
     const Unit unit = unit_of(step);
-    const int in_box = kPatches ? unit.row * kStrideH * kBoxColumns + unit.column * kStrideW : step * kStepPixels;
-    const u32 from = stage + from_ + (in_box + h * kDilationH * kBoxColumns) * 128;
+    return stage + from_ + (kPatches ? unit.row * kStrideH * kBoxColumns + unit.column * kStrideW : step * kStepPixels) * 128;
+  }
+  __device__ __forceinline__ void load(Input& input, u32 from, int h) const {
+    from += h * kDilationH * kBoxColumns * 128;
 #pragma unroll
     for (int i = 0; i < kRead; ++i) {
       if (!is_read(i)) continue;

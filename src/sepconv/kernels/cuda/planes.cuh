@@ -56,20 +56,25 @@ class Lane {
     if (h == 0) taps.bias[0] = taps.v[0][kTapRow - 1];
   }
 
-  __device__ __forceinline__ void load(Input& input, u32 stage, int step, int h) const {
-    stage += from_ + (step * kStepChannels * kBoxRows + h * kDilationH) * kBoxColumns * kElementBytes;
+  // Where the input of a step begins.
+  __device__ __forceinline__ u32 input_of(u32 stage, int step) const {
+    return stage + from_ + step * kStepChannels * kBoxRows * kBoxColumns * kElementBytes;
+  }
+  __device__ __forceinline__ void load(Input& input, u32 from, int h) const {
+    from += h * kDilationH * kBoxColumns * kElementBytes;
 #pragma unroll
-    for (int i = 0; i < kRead; i += kPixels) load_floats<kPixels>(&input.v[0][i], stage + i * kElementBytes);
+    for (int i = 0; i < kRead; i += kPixels) load_floats<kPixels>(&input.v[0][i], from + i * kElementBytes);
   }
 
   // A row of many taps, some at a time; what the next ones take too of the input stays. The first row begins the sums.
-  __device__ __forceinline__ void add_many(float (&sum)[kAtOnce][kPixels], u32 stage, const TapRow& row) {
+  __device__ __forceinline__ void add_many(float (&sum)[kAtOnce][kPixels], u32 from, const TapRow& row) {
     const float bias = ahead_.lay_out([&](int tap, float value) { store_words(taps_ + tap * 4, {__float_as_uint(value)}); });
     const TapRow next = row.next<kSteps, kTeams>();
     ahead_.fetch(first_ + next.part * kPart + next.step * kStepChannels, next.h);
 #pragma unroll
     for (int p = 0; p < kPixels; ++p) sum[0][p] = row.h == 0 ? bias : sum[0][p];
-    u32 from = stage + from_ + (row.step * kStepChannels * kBoxRows + row.h * kDilationH) * kBoxColumns * kElementBytes, taps = taps_;
+    from += row.h * kDilationH * kBoxColumns * kElementBytes;
+    u32 taps = taps_;
     constexpr int kBlocks = kKernelW / kTapsAtOnce, kLeft = kKernelW % kTapsAtOnce;
     constexpr int kStay = kReadAtOnce - kTapsAtOnce * kDilationW;
     FloatInput<kAtOnce, kReadAtOnce> input;

@@ -17,8 +17,9 @@
 namespace sepconv {
 
 constexpr int kTeamChunks = kOwnChunks / kTeams;
-// Steps that are computed before any of them is written: matrix units take long for one, and few registers.
-constexpr int kStepsAtOnce = !kBands ? 1 : kRolls ? 2 : kSteps;
+// Steps that are computed before any of them is written: matrix units take long for one, and few registers; with patches all have the same
+// taps.
+constexpr int kMostAtOnce = kPatches ? 4 : !kBands ? 1 : kRolls ? 2 : kSteps, kStepsAtOnce = kMostAtOnce < kSteps ? kMostAtOnce : kSteps;
 
 // Sums of what a lane has at a time; and those of rows that are begun.
 struct Done {
@@ -61,20 +62,27 @@ __device__ __forceinline__ void bring_taps(AnyLane& lane, u32 room, int warp) {
   if constexpr (kManyTaps) lane.bring_taps(room, warp);
 }
 
-// All rows of the window at once.
+// All rows of the window, for some steps from `first` on.
 template <typename AnyLane>
-__device__ __forceinline__ void look_through(Done& done, AnyLane& lane, u32 stage, int part, int step) {
+__device__ __forceinline__ void look_through(Done (&done)[kStepsAtOnce], AnyLane& lane, u32 stage, int part, int first) {
+  u32 from[kStepsAtOnce];
+#pragma unroll
+  for (int i = 0; i < kStepsAtOnce; ++i) from[i] = lane.input_of(stage, first + i);
 #pragma unroll(kManyTaps ? 1 : kKernelH)
   for (int h = 0; h < kKernelH; ++h) {
-    if constexpr (kManyTaps) {
-      lane.add_many(done.v, stage, {part, step, h});
-    } else {
-      Input input;
-      Taps taps;
-      lane.load_taps(taps, part, step, h);
-      lane.load(input, stage, step, h);
-      if (h == 0) done.begin(taps);
-      add_row(done.v, taps, input);
+    Taps taps;
+    if constexpr (kPatches) lane.load_taps(taps, part, first, h);
+#pragma unroll
+    for (int i = 0; i < kStepsAtOnce; ++i) {
+      if constexpr (kManyTaps) {
+        lane.add_many(done[i].v, from[i], {part, first + i, h});
+      } else {
+        Input input;
+        if constexpr (!kPatches) lane.load_taps(taps, part, first + i, h);
+        lane.load(input, from[i], h);
+        if (h == 0) done[i].begin(taps);
+        add_row(done[i].v, taps, input);
+      }
     }
   }
 }
@@ -121,20 +129,17 @@ class Rows {
         for (int first = 0; first < kSteps; first += kStepsAtOnce) {
           const int part_of_all = i * kTeams * kParts + part;
           Done done[kStepsAtOnce];
+          if constexpr (!kRolls) look_through(done, lane_, stage, part_of_all, first);
 #pragma unroll
-          for (int step = first; step < first + kStepsAtOnce; ++step) {
-            if constexpr (kRolls) {
-              Input input = {};
-              if (exists) lane_.load(input, stage, step, 0);
-              slide(done[step - first], kept.of[i][part][step], lane_, part_of_all, step, input);
-            } else {
-              look_through(done[step - first], lane_, stage, part_of_all, step);
-            }
+          for (int step = first; kRolls && step < first + kStepsAtOnce; ++step) {
+            Input input = {};
+            if (exists) lane_.load(input, lane_.input_of(stage, step), 0);
+            slide(done[step - first], kept.of[i][part][step], lane_, part_of_all, step, input);
           }
           if (!finishes) continue;
           if (part == 0 && first == 0) barrier_wait(barriers_.slot_empty(output_.at), output_.parity ^ 1);
 #pragma unroll
-          for (int step = first; step < first + kStepsAtOnce; ++step) put(lane_, slot, part, step, done[step - first], call_.depthwise_value);
+          for (int step = first; step < first + kStepsAtOnce && step < kSteps; ++step) put(lane_, slot, part, step, done[step - first], call_.depthwise_value);
         }
         if (exists) release_stage(part, finishes ? 0 : kept.mark(i, part));
       }
