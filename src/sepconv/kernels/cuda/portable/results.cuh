@@ -3,6 +3,7 @@
 
 #include "../activation.cuh"
 #include "pieces.cuh"
+#include "plan.cuh"
 #include "product.cuh"
 
 namespace sepconv {
@@ -10,7 +11,7 @@ namespace sepconv {
 // A result without terms and without padding, where an operand does not split: infinities, NaN, and what rounds to one.
 __device__ __noinline__ float compute_exactly(const Call& call, const Pixel& at, int output) {
   float sum = kPointwiseBias ? number(call.pointwise_bias[output]) : 0.f;
-  const int row = at.row() * kStrideH - kPaddingH, column = at.column() * kStrideW - kPaddingW;
+  const int row = at.row * kStrideH - kPaddingH, column = at.column * kStrideW - kPaddingW;
 #pragma unroll 1
   for (int channel = 0; channel < kMiddle; ++channel) {
     float middle = kDepthwiseBias ? number(call.depthwise_bias[channel]) : 0.f;
@@ -19,7 +20,7 @@ __device__ __noinline__ float compute_exactly(const Call& call, const Pixel& at,
     for (int i = 0; i < kKernelH * kKernelW; ++i) {
       const int r = row + i / kKernelW * kDilationH, c = column + i % kKernelW * kDilationW;
       if (r < 0 || r >= kInH || c < 0 || c >= kInW) continue;
-      middle = fmaf(number(call.depthwise_weight[channel * kKernelH * kKernelW + i]), number(from[r * call.x_strides[2] + c * call.x_strides[3]]), middle);
+      middle = fmaf(number(call.depthwise_weight[channel * (long long)(kTaps) + i]), number(from[r * call.x_strides[2] + c * call.x_strides[3]]), middle);
     }
     sum = fmaf(number(call.pointwise_weight[(long long)(output) * kMiddle + channel]), activate<kDepthwiseActivation>(middle, call.depthwise_value), sum);
   }
@@ -32,85 +33,105 @@ __device__ __forceinline__ float finished(const Call& call, long long index, flo
   return kResidual ? value + number(call.residual[index]) : value;
 }
 
-// Whether neighbours in y come in pairs: then both exist or none, and they are stored at once.
-constexpr bool kInPairs = (kChannelsLast ? kOutputs : kPlane) % 2 == 0;
+// Whether neighbours in y come together, two or four of them: then all of them exist or none, and they are stored at once.
+__device__ constexpr bool come_together(int count) {
+  return kChannelsLast ? kOutputs % count == 0 : kRun % count == 0 && kOutW % count == 0 && kTileColumns % count == 0;
+}
+constexpr bool kInPairs = come_together(2), kInQuads = kElementBytes == 2 && come_together(4) && !kResidual;
 __device__ __forceinline__ void store_pair(const Call& call, long long index, float first, float second) {
-  if constexpr (kElement == Element::float32) {
-    *reinterpret_cast<Piece<8>*>(call.y + index) = {__float_as_uint(first), __float_as_uint(second)};
-  } else {
-    *reinterpret_cast<Piece<4>*>(call.y + index) = {pack(first, second)};
-  }
+  if constexpr (kElement == Element::float32) *reinterpret_cast<float2*>(call.y + index) = float2{first, second};
+  else *reinterpret_cast<u32*>(call.y + index) = pack(first, second);
 }
 
 // What a thread has of a block's results.
 class Results {
  public:
-  __device__ __forceinline__ Results(const Call& call, long long tile, int block)
-      : call_(call), start_(tile * kTile), left_(left_of(call, tile)), first_output_(block * kBlock) {}
+  __device__ __forceinline__ Results(const Call& call, const Tile& tile, const Plan& plan, int block)
+      : call_(call), tile_(tile), plan_(plan), first_output_(block * kBlock) {}
 
-  __device__ __forceinline__ bool exists(int in_tile, int output) const { return in_tile < left_ && first_output_ + output < kOutputs; }
-  __device__ __forceinline__ long long index(int in_tile, int output) const {
-    return start_.after(in_tile).index() + (first_output_ + output) * Pixel::kStep;
-  }
-
-  // Two neighbouring sums of a row of the product.
-  __device__ __forceinline__ void put_pair(int row, int column, float first, float second) const {
-    if (!exists_at(row, column)) return;
-    const long long index = index_at(row, column);
-    const float one = finished(call_, index, first + bias(row, column));
-    if constexpr (kInPairs) {
-      store_pair(call_, index, one, finished(call_, index + 1, second + bias(row, column + 1)));
-      return;
+  // All of a thread's sums. Gives back whether they are numbers.
+  __device__ __forceinline__ bool put(const Sums& sums, int thread) const {
+    const int warp = thread / 32, lane = thread % 32;
+    const int row = warp / kWarpsN * 16 * kTilesM + lane / 4, columns = warp % kWarpsN * 8 * kTilesN, column = columns + lane % 4 * 2;
+    // Of two tiles' rows of eight, two lanes exchange pairs: then each has four neighbours, the second lane those of the second tile.
+    const int of_lane = kInQuads ? columns + lane % 2 * 8 + lane % 4 / 2 * 4 : column;
+    constexpr int kTogether = kInQuads ? 2 : 1, kRowSteps = 2 * kTilesM;
+    constexpr int kPlaces = kChannelsLast ? kRowSteps : kTilesN, kOthers = kChannelsLast ? kTilesN : kRowSteps;
+    const int in_block = first_output_ + (kChannelsLast ? of_lane : row);
+    float none[2] = {};
+#pragma unroll
+    for (int p = 0; p < kPlaces; p += kChannelsLast ? 1 : kTogether) {
+      const int place = (kChannelsLast ? row : of_lane) + p * 8, left = left_of(place);
+      const long long first = first_of(place) + in_block * Pixel::kStep;
+#pragma unroll
+      for (int o = 0; o < kOthers; o += kChannelsLast ? kTogether : 1) {
+        const int i = kChannelsLast ? p : o, j = kChannelsLast ? o : p, output = in_block + o * 8;
+        const float* const pair = sums.of[i / 2][j] + i % 2 * 2;
+        const bool exists = left > 0 && (kOutputs % kBlock == 0 || output < kOutputs);
+        const long long index = first + o * 8 * Pixel::kStep;
+        for (int k = 0; k < 2; ++k) none[k] = fmaf(pair[k], 0.f, none[k]);
+        if constexpr (kInQuads) {
+          const float* const other = sums.of[i / 2][j + 1] + i % 2 * 2;
+          for (int k = 0; k < 2; ++k) none[k] = fmaf(other[k], 0.f, none[k]);
+          const int output_of_pair = first_output_ + (kChannelsLast ? column : row) + o * 8;
+          put_quad(index, exists, output_of_pair, pair, other, lane % 2 > 0);
+        } else if (exists) {
+          put_pair(index, output, kChannelsLast ? kOutputs - output : left, pair);
+        }
+      }
     }
-    set_element(call_.y, index, one);
-    if (!exists_at(row, column + 1)) return;
-    const long long next = index_at(row, column + 1);
-    set_element(call_.y, next, finished(call_, next, second + bias(row, column + 1)));
+    return none[0] + none[1] == 0.f;
   }
 
   // All of the block, by all its threads.
   __device__ __forceinline__ void compute_again(int thread) const {
 #pragma unroll 1
     for (int i = thread; i < kTile * kBlock; i += kThreads) {
-      const int in_tile = i % kTile, output = i / kTile;
-      if (!exists(in_tile, output)) continue;
-      const long long at = index(in_tile, output);
-      set_element(call_.y, at, finished(call_, at, compute_exactly(call_, start_.after(in_tile), first_output_ + output)));
+      const int place = i % kTile, output = first_output_ + i / kTile;
+      if (left_of(place) <= 0 || output >= kOutputs) continue;
+      const long long index = first_of(place) + output * Pixel::kStep;
+      Pixel at = tile_[place / kRowPlaces];
+      at.column += place % kRowPlaces;
+      set_element(call_.y, index, finished(call_, index, compute_exactly(call_, at, output)));
     }
   }
 
  private:
-  __device__ __forceinline__ bool exists_at(int row, int column) const {
-    return kChannelsLast ? exists(row, column) : exists(column, row);
+  // How many pixels of its row there are from a place of the tile on.
+  __device__ __forceinline__ int left_of(int place) const {
+    return plan_.in_y[place / kRowPlaces] == kNone ? 0 : tile_.columns - place % kRowPlaces;
   }
-  __device__ __forceinline__ long long index_at(int row, int column) const {
-    return kChannelsLast ? index(row, column) : index(column, row);
+  // Where its pixel lies in y.
+  __device__ __forceinline__ long long first_of(int place) const {
+    return plan_.in_y[place / kRowPlaces] + place % kRowPlaces * (kChannelsLast ? kOutputs : 1);
   }
-  __device__ __forceinline__ float bias(int row, int column) const {
-    return kPointwiseBias ? number(call_.pointwise_bias[first_output_ + (kChannelsLast ? column : row)]) : 0.f;
+
+  // Two neighbouring sums, or the first of them.
+  __device__ __forceinline__ void put_pair(long long index, int output, int count, const float* pair) const {
+    const float first = finished(call_, index, pair[0] + bias(output));
+    if (!kInPairs) set_element(call_.y, index, first);
+    if (!kInPairs && count < 2) return;
+    const float second = finished(call_, index + 1, pair[1] + bias(output + kChannelsLast));
+    if (kInPairs) store_pair(call_, index, first, second);
+    else set_element(call_.y, index + 1, second);
+  }
+  // Two pairs, of which a lane gives one for another: `output` is that of the pairs, `index` and `exists` speak of what it has then.
+  __device__ __forceinline__ void put_quad(long long index, bool exists, int output, const float* pair, const float* other, bool is_second) const {
+    const u32 mine = finished_pair(output, pair), yours = finished_pair(output + (kChannelsLast ? 8 : 0), other);
+    const u32 had = __shfl_xor_sync(~0u, is_second ? mine : yours, 1);
+    if (exists) *reinterpret_cast<uint2*>(call_.y + index) = {is_second ? had : mine, is_second ? yours : had};
+  }
+  __device__ __forceinline__ u32 finished_pair(int output, const float* pair) const {
+    return pack(finished(call_, 0, pair[0] + bias(output)), finished(call_, 0, pair[1] + bias(output + kChannelsLast)));
+  }
+  __device__ __forceinline__ float bias(int output) const {
+    return kPointwiseBias && (kOutputs % kBlock == 0 || output < kOutputs) ? number(call_.pointwise_bias[output]) : 0.f;
   }
 
   const Call& call_;
-  const Pixel start_;  // the tile's first
-  const int left_, first_output_;
+  const Tile& tile_;
+  const Plan& plan_;
+  const int first_output_;
 };
-
-// The results of a block. All threads learn whether some sum is no number: then its results are computed again.
-__device__ __forceinline__ void put_block(const Call& call, const Sums& sums, long long tile, int block, int thread) {
-  const int warp = thread / 32, lane = thread % 32;
-  const Results results(call, tile, block);
-  bool finite = true;
-#pragma unroll
-  for (int j = 0; j < kTilesN; ++j) {
-#pragma unroll
-    for (int i = 0; i < 2 * kTilesM; ++i) {
-      const int row = warp / kWarpsN * 16 * kTilesM + i * 8 + lane / 4;
-      const float first = sums.of[i / 2][j][i % 2 * 2], second = sums.of[i / 2][j][i % 2 * 2 + 1];
-      finite &= first - first == 0.f && second - second == 0.f;
-      results.put_pair(row, warp % kWarpsN * 8 * kTilesN + j * 8 + lane % 4 * 2, first, second);
-    }
-  }
-  if (__syncthreads_or(!finite)) results.compute_again(thread);
-}
 
 }  // namespace sepconv
