@@ -182,7 +182,18 @@ def test_a_direct_call_is_for_operands_that_lie_as_the_kernel_reads_them(run: Ru
 
 
 @needs_compiler
-@pytest.mark.parametrize("case", [replace(BLOCKS, K=(7, 9), padding=4), replace(BLOCKS, K=(1, 70), L=(3, 90))], ids=str)
+def test_weights_that_lie_off_whole_vectors(run: Run) -> None:
+    for dtype in (torch.float32, torch.float16):
+        tensors = tensors_of(BLOCKS, dtype)
+        tensors[2] = torch.cat([tensors[2].flatten()[:1], tensors[2].flatten()])[1:].view_as(tensors[2])
+        check_run(run, tensors, BLOCKS)
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", [
+    replace(BLOCKS, K=(7, 9), padding=4), replace(BLOCKS, K=(1, 70), L=(3, 90)), replace(BLOCKS, K=(1, 17), padding=8),
+    replace(BLOCKS, K=(3, 3), dilation=12, padding=12, L=(5, 30)), replace(BLOCKS, K=(2, 3), stride=9, L=(19, 40)),
+], ids=str)  # fmt: skip
 def test_windows_of_many_taps(run: Run, case: Case) -> None:
     for dtype in (torch.float32, torch.float16):
         check_run(run, tensors_of(case, dtype), case)

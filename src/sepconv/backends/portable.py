@@ -129,7 +129,6 @@ class Call(ctypes.Structure):
         ("x_strides", ctypes.c_longlong * 4),
         ("rows", ctypes.c_longlong),
         ("x_in_pieces", ctypes.c_int),
-        ("weights_in_pieces", ctypes.c_int),
         ("depthwise_value", ctypes.c_float),
         ("pointwise_value", ctypes.c_float),
     )
@@ -144,8 +143,9 @@ class _Launch(cuda_driver.Launch):
         self._places = (ctypes.c_uint64 * len(self.addresses)).from_address(self.address)
 
     def fill(self, addresses: tuple[int, ...]) -> bool:
+        if addresses[Operands._fields.index("pointwise_weight")] % WEIGHT_BYTES:
+            return False
         self._call.x_in_pieces = bool(self._x_bytes) and addresses[0] % self._x_bytes == 0
-        self._call.weights_in_pieces = addresses[Operands._fields.index("pointwise_weight")] % WEIGHT_BYTES == 0
         self._places[:] = list(addresses)
         return True
 
@@ -166,7 +166,7 @@ class Kernel:
         n, c, *h, w = like.x.stride()
         strides = (n, c, h[0] if h else 0, w)
         x_bytes = self.piece_bytes if _is_dense(like.x, problem.layout) else 0
-        call = Call(*[None] * 7, strides, self.rows, False, False, *self.values)
+        call = Call(*[None] * 7, strides, self.rows, False, *self.values)
         make = partial(_Launch, self.function, self.grid, self.shared, call, x_bytes)
         return cuda_driver.call_of(make, device, problem.output_shape, problem.output_strides, problem.dtype)
 
@@ -196,8 +196,13 @@ def _is_dense(x: Tensor, layout: str) -> bool:
 
 
 def _laid_out(problem: Problem, operands: Operands) -> Operands:
-    """The operands as the kernel reads them: weights dense, the residual as y. What is so already is not copied, and x never."""
-    return operands.with_dense_weights()._replace(residual=operands.residual_with_strides(problem.output_strides))
+    """The operands as the kernel reads them: weights dense, the pointwise ones on whole vectors, the residual as y.
+
+    What is so already is not copied, and x never.
+    """
+    found = operands.with_dense_weights()._replace(residual=operands.residual_with_strides(problem.output_strides))
+    weight = found.pointwise_weight
+    return found._replace(pointwise_weight=weight.clone()) if weight.data_ptr() % WEIGHT_BYTES else found
 
 
 _FAILURES: dict[nvrtc.Build, str] = {}

@@ -114,7 +114,7 @@ def shared_bytes(problem: Problem, config: PortableConfig) -> int:
     of_channel = taps + 1 if problem.layout == CHANNELS_LAST else of_channel
     tap_bytes = of_channel * CHUNK * 4 if taps < _MOST_TAPS else 0
     begun = math.ceil(config.tile / config.places)
-    plan = math.ceil(((_stage_rows(problem, config) if config.stages else 0) * 8 + begun * 16) / 128) * 128
+    plan = math.ceil(((_stage_rows(problem, config) if config.stages else 1) * 8 + begun * 12 + 8) / 128) * 128
     operand = config.tile * CHUNK * terms(problem) * 2
     window = (config.stages * stage_bytes(problem, config) if config.stages else 0) + 2 * tap_bytes
     weights = (3 if terms(problem) == 1 else 2) * config.block * CHUNK * terms(problem) * 2
@@ -132,12 +132,12 @@ def tiles(problem: Problem, config: PortableConfig) -> int:
 @lru_cache(maxsize=4096)
 def configuration(problem: Problem, device: Device) -> PortableConfig:
     """The configuration for a problem, which takes the fewest clocks by a rough count: every problem has one."""
-    room = 1024 * _SHARED_KIB.get(device.capability or (0, 0), _LEAST_SHARED_KIB)
-    found = list(_configurations(problem, room))
+    found = list(_configurations(problem, device.capability or (0, 0)))
     return min(found, key=lambda config: _clocks(problem, config, max(1, device.units)))
 
 
-def _configurations(problem: Problem, room: int) -> Iterator[PortableConfig]:
+def _configurations(problem: Problem, capability: tuple[int, int]) -> Iterator[PortableConfig]:
+    room = 1024 * _SHARED_KIB.get(capability, _LEAST_SHARED_KIB)
     sums_once = _chunks(problem) <= PART_CHUNKS[terms(problem)]
     for tile in TILES:
         # Sums of 128 x 128 fill the registers: there is no place for a second set, or for three terms.
@@ -147,7 +147,8 @@ def _configurations(problem: Problem, room: int) -> Iterator[PortableConfig]:
         for block, resident in itertools.product(BLOCKS, (True, False)):
             if tile * block < LEAST_RESULTS or (block > BLOCKS[0] // 2 and 2 * problem.out_channels <= block):
                 continue
-            yield from _split(problem, _with_memory(problem, replace(arranged, block=block, resident=resident), room))
+            wanted = replace(arranged, block=block, resident=resident)
+            yield from _split(problem, _with_memory(problem, wanted, room, capability))
 
 
 def _arranged(problem: Problem, tile: int) -> PortableConfig:
@@ -171,17 +172,29 @@ def _work_of_rows(problem: Problem, config: PortableConfig) -> float:
     return config.tile + copies / 8 + channel / 22 + short * config.rows / 32
 
 
-def _with_memory(problem: Problem, config: PortableConfig, room: int) -> PortableConfig | None:
+def _is_crowded(problem: Problem, config: PortableConfig, capability: tuple[int, int]) -> bool:
+    """Whether two blocks leave too few registers to a thread: so it was when all of these were compiled for all targets."""
+    has_parts, results = _chunks(problem) > PART_CHUNKS[terms(problem)], config.tile * config.block
+    older, last = capability < (9, 0), problem.layout == CHANNELS_LAST
+    if terms(problem) == 1 or results <= 64 * 64:
+        return False
+    if not has_parts:
+        return older and last and results > 128 * 64
+    return terms(problem) == 3 or (not config.resident and (older or last))
+
+
+def _with_memory(
+    problem: Problem, config: PortableConfig, room: int, capability: tuple[int, int]
+) -> PortableConfig | None:
     """The same with two blocks on an SM, and with the most stages, for which there is room; None where it has none."""
-    # Both steps in one loop, and a second set of sums: more registers than two blocks leave to a thread.
-    has_parts = _chunks(problem) > PART_CHUNKS[terms(problem)]
-    crowded = (
-        has_parts and not config.resident and config.tile * config.block > 64 * 64 and problem.layout == CHANNELS_LAST
-    )
     for blocks, stages in ((2, 3), (2, 2), (1, 3), (1, 2), (1, 1), (2, 0), (1, 0)):
         found = replace(config, stages=stages, blocks_of_sm=blocks)
         of_block = shared_bytes(problem, found)
-        if of_block <= room and blocks * (of_block + _OF_BLOCK) <= room + _OF_BLOCK and not (crowded and blocks > 1):
+        if (
+            of_block <= room
+            and blocks * (of_block + _OF_BLOCK) <= room + _OF_BLOCK
+            and not (blocks > 1 and _is_crowded(problem, config, capability))
+        ):
             return found
     return None
 

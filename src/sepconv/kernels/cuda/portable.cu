@@ -118,14 +118,15 @@ extern "C" __global__ void __launch_bounds__(sepconv::kThreads, SEPCONV_BLOCKS_O
       middle.fetch_taps(now.chunk);
       if (kStages > 1) middle.start_input(now.chunk, step + 1);
     }
-    if (ahead.exist()) weights.fetch(ahead.block, ahead.chunk, step + WeightsAhead::kSteps);
-    ahead.next();
-    close_group();
     if (!kResident) {
       middle.compute(operands, done.chunk, step);
       __syncthreads();
-      if (kStages == 1 && now.exist()) middle.start_input(now.chunk, step + 1), close_group();
+      if (kStages == 1 && now.exist()) middle.start_input(now.chunk, step + 1);
     }
+    // Not before the window's step, which needs the registers.
+    if (ahead.exist()) weights.fetch(ahead.block, ahead.chunk, step + WeightsAhead::kSteps);
+    ahead.next();
+    close_group();
     u16* const operand = operands + (kResident ? done.chunk * kOperand : 0);
     const bool is_last = done.chunk + 1 == kChunks;
     if constexpr (kChunks <= kPartChunks) {
@@ -135,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(sepconv::kThreads, SEPCONV_BLOCKS_O
       if (is_last || (done.chunk + 1) % kPartChunks == 0) sums.take(part), part.clear();
     }
     if (!is_last) continue;
-    const Results results(call, tile, plan, done.block);
+    const Results results(call, plan, done.block);
     if (__syncthreads_or(!results.put(sums, thread))) results.compute_again(thread);
     sums.clear();
   }

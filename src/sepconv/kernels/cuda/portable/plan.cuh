@@ -46,8 +46,10 @@ struct Plan {
   long long of_stage[kStages > 0 ? kStageRows : 1];  // where a row of a stage begins in a channel of x, in elements: its column 0
   long long in_y[kTileRowsBegun];                    // where the first pixel of a row of the tile lies
   int stage_row[kTileRowsBegun];                     // the first row of a stage that it needs
+  int columns;                                       // of the tile
 
   __device__ __forceinline__ void make(const Call& call, const Tile& tile, int thread) {
+    if (thread == 0) columns = tile.columns;
     if (thread < kTileRowsBegun) {
       const bool exists = thread < kTileRows && tile.exists(thread);
       in_y[thread] = exists ? tile[thread].index() : kNone;
@@ -75,6 +77,6 @@ struct Plan {
     of_stage[row_of_stage(tile, row) + i] = exists ? first.image * call.x_strides[0] + in_row * call.x_strides[2] : kNone;
   }
 };
-static_assert(sizeof(Plan) <= kPlanBytes || kStages == 0);
+static_assert(sizeof(Plan) <= kPlanBytes);
 
 }  // namespace sepconv

@@ -73,18 +73,17 @@ constexpr int kTapChannelStep = kChannelsLast ? 1 : kTapsHeld ? (kTaps + 4) / 4 
 constexpr int kTapFloats = !kTapsInShared ? 0 : kChannelsLast ? (kTaps + 1) * kChunk : kTapChannelStep * kChunk;
 
 // Shared memory. While the weights are there no stage is, where the operand of all chunks stays.
-constexpr int kPlanBytes = ((kStages > 0 ? kStageRows : 0) * 8 + kTileRowsBegun * 16 + 127) / 128 * 128;
+constexpr int kPlanBytes = ((kStages > 0 ? kStageRows : 1) * 8 + kTileRowsBegun * 12 + 8 + 127) / 128 * 128;
 constexpr int kWindowBytes = kStages * kStage * kElementBytes + 2 * kTapFloats * 4, kWeightBytes = kWeightSlots * kWeights * 2;
 constexpr int kLater = kResident ? (kWindowBytes > kWeightBytes ? kWindowBytes : kWeightBytes) : kWindowBytes + kWeightBytes;
 constexpr int kSharedBytes = kPlanBytes + kOperands * kOperand * 2 + kLater;
 
 struct Call {
-  const Stored *x, *depthwise_weight, *pointwise_weight, *depthwise_bias, *pointwise_bias, *residual;
+  const Stored *x, *depthwise_weight, *pointwise_weight, *depthwise_bias, *pointwise_bias, *residual;  // pointwise weights on multiples of 16 bytes
   Stored* y;
   long long x_strides[4];  // of images, channels, rows and columns, in elements
   long long rows;          // of y, of all images together
   int x_in_pieces;         // whether x is dense in the order of y and lies on whole pieces
-  int weights_in_pieces;   // whether the pointwise weights lie on whole pieces of 16 bytes
   float depthwise_value, pointwise_value;
 };
 

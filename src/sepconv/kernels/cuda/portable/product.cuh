@@ -25,19 +25,15 @@ class Product {
  public:
   __device__ __forceinline__ explicit Product(int thread) {
     const int warp = thread / 32, lane = thread % 32, row = warp / kWarpsN * 16 * kTilesM, column = warp % kWarpsN * 8 * kTilesN;
-#pragma unroll
-    for (int i = 0; i < kDeep16; ++i) rows_[i] = WeightGrid::place(row + lane % 16, 2 * i + lane / 16);
-#pragma unroll
-    for (int i = 0; i < kColumnPlaces; ++i) {
-      columns_[i] = kChannelsLast ? WeightGrid::place(column + lane / 16 * 8 + lane % 8, 2 * i + lane / 8 % 2)
-                                  : OperandGrid::place(lane / 8 % 2 * 8 + lane % 8, column / 8 + 2 * i + lane / 16);
-    }
+    rows_ = WeightGrid::place(row + lane % 16, lane / 16);
+    columns_ = kChannelsLast ? WeightGrid::place(column + lane / 16 * 8 + lane % 8, lane / 8 % 2)
+                             : OperandGrid::place(lane / 8 % 2 * 8 + lane % 8, column / 8 + lane / 16);
   }
 
   // What a chunk adds to the sums: the smallest products first; those of the smallest terms are left out.
   __device__ __forceinline__ void add(Sums& sums, const u16* operand, const u16* weights) const {
-#pragma unroll
-    for (int deep = 0; deep < kDeep16; ++deep) {
+#pragma unroll(kTerms == 1 ? 2 : 1)
+    for (int deep = 0; deep < kChunk; deep += 16) {
       u32 columns[kTilesN / 2][kTerms][4];
 #pragma unroll
       for (int i = 0; i < kTilesN / 2 * kTerms; ++i) load_columns(columns[i / kTerms][i % kTerms], operand, weights, i % kTerms, i / kTerms, deep);
@@ -46,7 +42,7 @@ class Product {
         u32 rows[kTerms][4];
 #pragma unroll
         for (int t = 0; t < kTerms; ++t) {
-          load_matrices(rows[t], (kChannelsLast ? operand + t * kOperandTerm : weights + t * kWeightTerm) + m * 16 * kChunk + rows_[deep]);
+          load_matrices(rows[t], (kChannelsLast ? operand + t * kOperandTerm : weights + t * kWeightTerm) + m * 16 * kChunk + (rows_ ^ deep));
         }
         multiply(sums.of[m], rows, columns);
       }
@@ -54,11 +50,10 @@ class Product {
   }
 
  private:
-  static constexpr int kDeep16 = kChunk / 16, kColumnPlaces = kChannelsLast ? kDeep16 : kTilesN / 2;
-
+  // Neighbouring pairs of pieces have places that differ in one bit.
   __device__ __forceinline__ void load_columns(u32 (&v)[4], const u16* operand, const u16* weights, int term, int pair, int deep) const {
-    if constexpr (kChannelsLast) load_matrices(v, weights + term * kWeightTerm + pair * 16 * kChunk + columns_[deep]);
-    else load_turned(v, operand + term * kOperandTerm + deep * 16 * kTile + columns_[pair]);
+    if constexpr (kChannelsLast) load_matrices(v, weights + term * kWeightTerm + pair * 16 * kChunk + (columns_ ^ deep));
+    else load_turned(v, operand + term * kOperandTerm + deep * kTile + (columns_ ^ pair * 16));
   }
   static __device__ __forceinline__ void multiply(float (&sums)[kTilesN][4], const u32 (&rows)[kTerms][4], const u32 (&columns)[kTilesN / 2][kTerms][4]) {
 #pragma unroll
@@ -73,7 +68,7 @@ class Product {
     }
   }
 
-  int rows_[kDeep16], columns_[kColumnPlaces];  // in elements, those of 16 channels or of two tiles of columns each
+  int rows_, columns_;  // in elements
 };
 
 }  // namespace sepconv

@@ -36,7 +36,8 @@ class Input {
     const long long column_step = Elements > 1 ? 1 : call_.x_strides[3];
     const long long channel_step = Elements > 1 ? kInH * (long long)(kInW) : call_.x_strides[1];
     const int begin = thread_ / 32;
-#pragma unroll 1
+    // Elements of 16 bits are loaded and stored: several have to be on their way at once.
+#pragma unroll(Elements * kElementBytes < 4 ? 2 : 1)
     for (int at = thread_ % 32; at < kStageRows * kPieces; at += 32) {
       const int row = at / kPieces, in_row = at % kPieces * Elements, column = first_column_ + in_row;
       const long long in_x = plan_.of_stage[row];

@@ -19,12 +19,11 @@ class WeightsAhead {
     for_pieces([&](int i, int row, int piece) {
       const int output = block * kBlock + row, first = chunk * kChunk + piece * 8, count = output < kOutputs ? kMiddle - first : 0;
       const Stored* const from = call_.pointwise_weight + (long long)(output) * kMiddle + first;
-      const bool whole = kMiddle % 8 == 0 && call_.weights_in_pieces;
       if constexpr (kElement != Element::float32) {
         u16* const to = slot(step) + WeightGrid::place(row, piece);
-        if (whole) start_copy<16>(to, count > 0 ? from : call_.pointwise_weight, count > 0);
+        if (kWhole) start_copy<16>(to, count > 0 ? from : call_.pointwise_weight, count > 0);
         else gather(reinterpret_cast<Piece<16>*>(to)->words, from, count);
-      } else if (whole) {
+      } else if (kWhole) {
 #pragma unroll
         for (int j = 0; j < 2; ++j) load(words_[i], j, count > 0 ? reinterpret_cast<const Piece<16>*>(from)[j] : Piece<16>{});
       } else {
@@ -47,6 +46,7 @@ class WeightsAhead {
 
  private:
   static constexpr int kPieces = (kBlock * 4 + kThreads - 1) / kThreads;
+  static constexpr bool kWhole = kMiddle % 8 == 0;  // all rows begin with whole pieces
 
   template <typename F>
   __device__ __forceinline__ void for_pieces(F f) const {

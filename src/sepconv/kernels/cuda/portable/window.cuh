@@ -73,7 +73,8 @@ class Window {
     if constexpr (kChannelsLast) {
       if (run_ < kRuns) slide(operand, stage + in_stage_, Taps(call_, taps, chunk, channel_), chunk, run_, channel_);
     } else {
-#pragma unroll
+// While sums wait in registers there are few others.
+#pragma unroll(kResident ? 8 : 1)
       for (int i = 0; i < kChunk; i += kThreads / kRuns) {
         const int channel = channel_ + i;
         if (kThreads / kRuns <= kChunk || channel < kChunk) slide(operand, stage + in_stage_, Taps(call_, taps, chunk, channel), chunk, run_, channel);
@@ -94,7 +95,7 @@ class Window {
     taps.load(bias, kTaps);
 #pragma unroll
     for (int i = 0; i < kRun * kDeep; ++i) sums[i / kDeep][i % kDeep] = bias[i % kDeep];
-#pragma unroll(kKernelH * kKernelW <= 25 ? kKernelH : 1)
+#pragma unroll(kTaps <= 25 ? kKernelH : 1)
     for (int h = 0; h < kKernelH; ++h, row += kTapAdvance * kRowStep) {
 #pragma unroll 1
       for (int w = 0; w < kKernelW / kAtOnce * kAtOnce; w += kAtOnce) add<kAtOnce>(sums, taps, row, h, w, first % kMultiplier);
