@@ -9,13 +9,13 @@
 namespace sepconv {
 
 // A result without terms and without padding, where an operand does not split: infinities, NaN, and what rounds to one.
-__device__ __noinline__ float compute_exactly(const Call& call, const Pixel& at, int output) {
+__device__ __noinline__ float compute_exactly(const Call& call, long long image, int out_row, int out_column, int output) {
   float sum = kPointwiseBias ? number(call.pointwise_bias[output]) : 0.f;
-  const int row = at.row * kStrideH - kPaddingH, column = at.column * kStrideW - kPaddingW;
+  const int row = out_row * kStrideH - kPaddingH, column = out_column * kStrideW - kPaddingW;
 #pragma unroll 1
   for (int channel = 0; channel < kMiddle; ++channel) {
     float middle = kDepthwiseBias ? number(call.depthwise_bias[channel]) : 0.f;
-    const Stored* const from = call.x + at.image * call.x_strides[0] + channel / kMultiplier * call.x_strides[1];
+    const Stored* const from = call.x + image * call.x_strides[0] + channel / kMultiplier * call.x_strides[1];
 #pragma unroll 1
     for (int i = 0; i < kKernelH * kKernelW; ++i) {
       const int r = row + i / kKernelW * kDilationH, c = column + i % kKernelW * kDilationW;
@@ -91,9 +91,8 @@ class Results {
       const int place = i % kTile, output = first_output_ + i / kTile;
       if (left_of(place) <= 0 || output >= kOutputs) continue;
       Stored* const to = call_.y + first_of(place) + output * Pixel::kStep;
-      Pixel at = tile[place / kRowPlaces];
-      at.column += place % kRowPlaces;
-      set_element(to, 0, finished(call_, to, compute_exactly(call_, at, output)));
+      const Pixel first = tile[place / kRowPlaces];
+      set_element(to, 0, finished(call_, to, compute_exactly(call_, first.image, first.row, first.column + place % kRowPlaces, output)));
     }
   }
 
