@@ -93,17 +93,20 @@ extern "C" __global__ void __launch_bounds__(sepconv::kThreads, SEPCONV_BLOCKS_O
   plan.make(call, tile, thread);
   __syncthreads();
   Middle middle(call, tile, plan, stages, taps, thread);
-  if (kResident) compute_all(middle, operands);
-
   WeightsAhead weights(call, reinterpret_cast<u16*>(kResident ? later : later + kWindowBytes), thread);
   const Product product(thread);
   Steps now{int(blockIdx.y)}, ahead = now;
+  const auto fetch_first = [&] {
 #pragma unroll 1
-  for (int i = 0; i < WeightsAhead::kSteps; ++i, ahead.next()) {
-    if (!kResident && i == 0) middle.start_input(0, 0), middle.fetch_taps(0);
-    if (ahead.exist()) weights.fetch(ahead.block, ahead.chunk, i);
-    close_group();
-  }
+    for (int i = 0; i < WeightsAhead::kSteps; ++i, ahead.next()) {
+      if (!kResident && i == 0) middle.start_input(0, 0), middle.fetch_taps(0);
+      if (ahead.exist()) weights.fetch(ahead.block, ahead.chunk, i);
+      close_group();
+    }
+  };
+  if (!WeightsAhead::kInPlace) fetch_first();
+  if (kResident) compute_all(middle, operands);
+  if (WeightsAhead::kInPlace) fetch_first();
   Sums sums, part;
   sums.clear(), part.clear();
 #pragma unroll 1

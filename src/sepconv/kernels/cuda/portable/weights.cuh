@@ -10,7 +10,8 @@ namespace sepconv {
 // A thread's part: some pieces of eight channels.
 class WeightsAhead {
  public:
-  static constexpr int kSteps = kTerms == 1 ? 2 : 1;  // so far ahead
+  static constexpr bool kInPlace = kElement != Element::float32;  // copies go to where stages are, if all operands are computed first
+  static constexpr int kSteps = kInPlace ? 2 : 1;                 // so far ahead
 
   __device__ __forceinline__ WeightsAhead(const Call& call, u16* slots, int thread) : call_(call), slots_(slots), thread_(thread) {}
 
@@ -19,7 +20,7 @@ class WeightsAhead {
     for_pieces([&](int i, int row, int piece) {
       const int output = block * kBlock + row, first = chunk * kChunk + piece * 8, count = output < kOutputs ? kMiddle - first : 0;
       const Stored* const from = call_.pointwise_weight + (long long)(output) * kMiddle + first;
-      if constexpr (kElement != Element::float32) {
+      if constexpr (kInPlace) {
         u16* const to = slot(step) + WeightGrid::place(row, piece);
         if (kWhole) start_copy<16>(to, count > 0 ? from : call_.pointwise_weight, count > 0);
         else gather(reinterpret_cast<Piece<16>*>(to)->words, from, count);
@@ -33,7 +34,7 @@ class WeightsAhead {
   }
   // What was fetched for a step is there when all threads have met behind this (and behind the wait for its copies).
   __device__ __forceinline__ void put(int step) {
-    if constexpr (kElement != Element::float32) return;
+    if constexpr (kInPlace) return;
     for_pieces([&](int i, int row, int piece) {
       float v[8];
 #pragma unroll
