@@ -289,7 +289,8 @@ def test_shared_memory_has_room(channels: int, capability: tuple[int, int]) -> N
 
 def test_few_tiles_are_split_among_the_sms() -> None:
     problem = Problem(1, 64, 512, 1, (14, 14), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1))
-    assert configuration(problem, replace(SMALL_GPU, units=132)).splits == 4
+    config = configuration(problem, replace(SMALL_GPU, units=132))
+    assert config.splits == 512 // config.block
     assert configuration(replace(problem, batch=1000), replace(SMALL_GPU, units=132)).splits == 1
 
 
