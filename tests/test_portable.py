@@ -24,7 +24,7 @@ from sepconv.backends.portable import PortableBackend
 from sepconv.device import Device
 from sepconv.jit import nvrtc
 from sepconv.problem import Operands, Problem
-from sepconv.tuning.portable import TILES, PortableConfig, configuration, shared_bytes
+from sepconv.tuning.portable import PortableConfig, configuration, shared_bytes
 
 SMALL_GPU = Device("cuda", "a GPU", 0, (8, 0), 4, 40 << 30)
 FORMS = ("plain", "channels_last", "gaps", "expanded")
@@ -41,9 +41,16 @@ CASES = [
     Case("blocks", 2, 40, 300, (7, 7), (3, 3), padding=1, bias="dp"),
 ]
 BLOCKS = CASES[-1]
+# Of BLOCKS, by the layout of y: with channels last a run may be of one pixel.
 CONFIGS = [
-    PortableConfig(tile, resident, 1, splits) for tile in TILES for resident in (True, False) for splits in (1, 2)
-]
+    PortableConfig(tile, columns, run, block, stages, resident, 1, splits)
+    for (tile, columns, run), block, stages, resident, splits in [
+        ((128, 7, 8), 128, 1, True, 1), ((128, 7, 4), 32, 2, False, 2), ((64, 4, 2), 128, 3, True, 2),
+        ((64, 7, 4), 64, 0, True, 1), ((64, 7, 8), 32, 3, False, 1), ((32, 4, 4), 64, 2, True, 3),
+        ((32, 7, 2), 128, 1, False, 2), ((16, 7, 8), 128, 2, True, 1), ((16, 4, 4), 128, 0, False, 2),
+        ((16, 5, 2), 128, 3, False, 1),
+    ]
+]  # fmt: skip
 by_dtype: dict[str, Any] = {"ids": lambda value: str(value).removeprefix("torch.")}
 needs_nvrtc = pytest.mark.skipif(nvrtc.missing() is not None, reason="cuda.core is not installed")
 
@@ -97,10 +104,11 @@ def test_the_results_keep_the_budget(run: Run, case: Case, dtype: torch.dtype, f
 
 
 @needs_compiler
+@pytest.mark.parametrize("form", ["plain", "channels_last"])
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], **by_dtype)
-def test_every_configuration_gives_the_same(run: Run, dtype: torch.dtype, config: PortableConfig) -> None:
-    tensors = tensors_of(BLOCKS, dtype)
+def test_every_configuration_gives_the_same(run: Run, dtype: torch.dtype, config: PortableConfig, form: str) -> None:
+    tensors = tensors_of(BLOCKS, dtype, form=form)
     check_run(run, tensors, BLOCKS, config=config)
     assert same_bits(run(tensors, BLOCKS, config=config), run(tensors, BLOCKS))
 
@@ -150,9 +158,9 @@ def test_an_x_that_is_dense_and_not(
     larger = torch.full((x.numel() // n * (n + between) + first,), NAN, dtype=dtype)
     inside = larger[first:].view(*sizes, n + between)[..., :n].copy_(x)
     tensors[0] = inside.permute(0, 3, 1, 2) if last else inside
-    for tile in TILES:
-        check_run(run, tensors, BLOCKS, config=PortableConfig(tile, True, 1, 1))
-        assert bool(portable.Call.from_buffer_copy(emulator.parameter).dense) is is_dense
+    for columns, run_of in ((7, 4), (4, 2)):
+        check_run(run, tensors, BLOCKS, config=PortableConfig(64, columns, run_of, 128, 2, True, 1, 1))
+        assert bool(portable.Call.from_buffer_copy(emulator.parameter).x_in_pieces) is is_dense
 
 
 @needs_compiler
@@ -174,7 +182,18 @@ def test_a_direct_call_is_for_operands_that_lie_as_the_kernel_reads_them(run: Ru
 
 
 @needs_compiler
-@pytest.mark.parametrize("case", [replace(BLOCKS, K=(7, 9), padding=4), replace(BLOCKS, K=(1, 70), L=(3, 90))], ids=str)
+def test_weights_that_lie_off_whole_vectors(run: Run) -> None:
+    for dtype in (torch.float32, torch.float16):
+        tensors = tensors_of(BLOCKS, dtype)
+        tensors[2] = torch.cat([tensors[2].flatten()[:1], tensors[2].flatten()])[1:].view_as(tensors[2])
+        check_run(run, tensors, BLOCKS)
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", [
+    replace(BLOCKS, K=(7, 9), padding=4), replace(BLOCKS, K=(1, 70), L=(3, 90)), replace(BLOCKS, K=(1, 17), padding=8),
+    replace(BLOCKS, K=(3, 3), dilation=12, padding=12, L=(5, 30)), replace(BLOCKS, K=(2, 3), stride=9, L=(19, 40)),
+], ids=str)  # fmt: skip
 def test_windows_of_many_taps(run: Run, case: Case) -> None:
     for dtype in (torch.float32, torch.float16):
         check_run(run, tensors_of(case, dtype), case)
@@ -264,12 +283,14 @@ def test_shared_memory_has_room(channels: int, capability: tuple[int, int]) -> N
         problem = Problem(1, channels, 512, 1, (14, 14), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), precision=precision)
         config = configuration(problem, device)
         room = {(8, 0): 163, (9, 0): 227, (10, 0): 227}.get(capability, 99) << 10
-        assert shared_bytes(problem, config.tile, config.resident) * config.blocks_of_sm <= room
+        assert shared_bytes(problem, config) <= room
+        assert (shared_bytes(problem, config) + 1024) * config.blocks_of_sm <= room + 1024
 
 
 def test_few_tiles_are_split_among_the_sms() -> None:
     problem = Problem(1, 64, 512, 1, (14, 14), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1))
-    assert configuration(problem, replace(SMALL_GPU, units=132)).splits == 4
+    config = configuration(problem, replace(SMALL_GPU, units=132))
+    assert config.splits == 512 // config.block
     assert configuration(replace(problem, batch=1000), replace(SMALL_GPU, units=132)).splits == 1
 
 

@@ -5,13 +5,28 @@
 
 namespace sepconv {
 
-inline void load_matrices(u32 (&v)[4], const u16* row) {
+// Find two elements (row, column) of each of four matrices.
+template <typename F>
+void load_pairs(u32 (&v)[4], const u16* row, F place) {
   static const u16* rows[kFibers];
   if (reinterpret_cast<u64>(row) % 16) std::abort();
   rows[fiber] = row;
   warp_meets();
-  for (int i = 0; i < 4; ++i) std::memcpy(&v[i], rows[fiber / 32 * 32 + 8 * i + threadIdx.x % 32 / 4] + threadIdx.x % 4 * 2, 4);
+  for (int i = 0; i < 4; ++i) {
+    u16 pair[2];
+    for (int j = 0; j < 2; ++j) {
+      const auto [at, column] = place(threadIdx.x % 32 / 4, threadIdx.x % 4 * 2 + j);
+      pair[j] = rows[fiber / 32 * 32 + 8 * i + at][column];
+    }
+    std::memcpy(&v[i], pair, 4);
+  }
   warp_meets();
+}
+inline void load_matrices(u32 (&v)[4], const u16* row) {
+  load_pairs(v, row, [](int one, int other) { return std::pair(one, other); });
+}
+inline void load_turned(u32 (&v)[4], const u16* row) {
+  load_pairs(v, row, [](int one, int other) { return std::pair(other, one); });
 }
 
 template <int Count>

@@ -27,6 +27,9 @@ struct uint4 {
 struct uint2 {
   unsigned x, y;
 };
+struct float2 {
+  float x, y;
+};
 struct float4 {
   float x, y, z, w;
 };
@@ -143,6 +146,14 @@ void __syncthreads() { __syncthreads_or(false); }
 bool __any_sync(unsigned, bool flag) { return fibers.meet(warps[fiber / 32], 32, flag); }
 void warp_meets() { __any_sync(~0u, false); }
 void __syncwarp() { warp_meets(); }
+unsigned __shfl_xor_sync(unsigned, unsigned value, int mask) {
+  static unsigned values[kFibers];
+  values[fiber] = value;
+  warp_meets();
+  const unsigned found = values[fiber ^ mask];
+  warp_meets();
+  return found;
+}
 
 #include SEPCONV_MAIN
 

@@ -16,12 +16,14 @@ from sepconv.backends.eager import EagerBackend
 from sepconv.device import Device
 from sepconv.errors import CompilerError, StoreError
 from sepconv.jit import nvrtc
-from sepconv.problem import CHANNELS_LAST, Operands, Options, Problem, dense_strides
+from sepconv.problem import Operands, Options, Problem, dense_strides
 from sepconv.tuning import portable
+from sepconv.tuning.hopper import terms
 from sepconv.tuning.portable import PortableConfig
 
 OLDEST = (8, 0)
 THREADS = 256  # of a block
+WEIGHT_BYTES = 16  # that are loaded or copied at once
 
 
 class PortableBackend:
@@ -104,7 +106,18 @@ def build(problem: Problem, config: PortableConfig, device: Device) -> nvrtc.Bui
     """What is compiled for a problem; the batch, and the strides of x, are known at run time only."""
     assert device.capability is not None
     major, minor = device.capability
-    how = {"TILE": config.tile, "RESIDENT": int(config.resident), "BLOCKS_OF_SM": config.blocks_of_sm}
+    how = {
+        "TILE": config.tile,
+        "TILE_COLUMNS": config.columns,
+        "TILE_IMAGES": portable.images_of_tile(problem, config),
+        "RUN": config.run,
+        "BLOCK": config.block,
+        "STAGES": config.stages,
+        "PIECE_BYTES": portable.piece_bytes(problem, config.columns),
+        "PART_CHUNKS": portable.PART_CHUNKS[terms(problem)],
+        "RESIDENT": int(config.resident),
+        "BLOCKS_OF_SM": config.blocks_of_sm,
+    }
     return nvrtc.Build("portable", SOURCES / "portable.cu", macros(problem, how), f"sm_{major}{minor}")
 
 
@@ -114,23 +127,25 @@ class Call(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in (*Operands._fields, "y")),
         ("x_strides", ctypes.c_longlong * 4),
-        ("pixels", ctypes.c_longlong),
-        ("dense", ctypes.c_int),
+        ("rows", ctypes.c_longlong),
+        ("x_in_pieces", ctypes.c_int),
         ("depthwise_value", ctypes.c_float),
         ("pointwise_value", ctypes.c_float),
     )
 
 
 class _Launch(cuda_driver.Launch):
-    """The kernel with the addresses of its last call. An x on a multiple of `dense_bytes` counts as dense (0: none does)."""
+    """The kernel with the addresses of its last call. An x on multiples of `x_bytes` comes in pieces (0: none does)."""
 
-    def __init__(self, function: Any, grid: tuple[int, int], shared: int, call: Call, dense_bytes: int) -> None:
+    def __init__(self, function: Any, grid: tuple[int, int], shared: int, call: Call, x_bytes: int) -> None:
         super().__init__(function, grid, THREADS, shared, bytes(call))
-        self._call, self._dense_bytes = Call.from_address(self.address), dense_bytes
+        self._call, self._x_bytes = Call.from_address(self.address), x_bytes
         self._places = (ctypes.c_uint64 * len(self.addresses)).from_address(self.address)
 
     def fill(self, addresses: tuple[int, ...]) -> bool:
-        self._call.dense = bool(self._dense_bytes) and addresses[0] % self._dense_bytes == 0
+        if addresses[Operands._fields.index("pointwise_weight")] % WEIGHT_BYTES:
+            return False
+        self._call.x_in_pieces = bool(self._x_bytes) and addresses[0] % self._x_bytes == 0
         self._places[:] = list(addresses)
         return True
 
@@ -142,17 +157,17 @@ class Kernel:
     function: Any
     grid: tuple[int, int]
     shared: int
-    pixels: int  # of all images together
+    rows: int  # of y, of all images together
     values: tuple[float, float]
-    dense_bytes: int  # multiples of so many that a dense x has to lie on; 0: the kernel knows no dense x
+    piece_bytes: int
 
     def on_operands_like(self, like: Operands, problem: Problem, device: int) -> Callable[[Operands], Tensor | None]:
         """The kernel as a function of operands with these strides; weights are dense, the residual has the strides of y."""
         n, c, *h, w = like.x.stride()
         strides = (n, c, h[0] if h else 0, w)
-        dense_bytes = self.dense_bytes if _is_dense(like.x, problem.layout) else 0
-        call = Call(*[None] * 7, strides, self.pixels, False, *self.values)
-        make = partial(_Launch, self.function, self.grid, self.shared, call, dense_bytes)
+        x_bytes = self.piece_bytes if _is_dense(like.x, problem.layout) else 0
+        call = Call(*[None] * 7, strides, self.rows, False, *self.values)
+        make = partial(_Launch, self.function, self.grid, self.shared, call, x_bytes)
         return cuda_driver.call_of(make, device, problem.output_shape, problem.output_strides, problem.dtype)
 
 
@@ -165,13 +180,13 @@ def _kernel(problem: Problem, config: PortableConfig, device: Device) -> Kernel:
     except (CompilerError, StoreError) as error:
         _FAILURES[wanted] = str(error)
         raise
-    shared = portable.shared_bytes(problem, config.tile, config.resident)
-    pixels = problem.batch * math.prod(problem.out_size)
-    grid = (math.ceil(pixels / config.tile), config.splits)
+    shared = portable.shared_bytes(problem, config)
+    rows = problem.batch * math.prod(problem.out_size[:-1])
+    grid = (portable.tiles(problem, config), config.splits)
     epilogue = problem.epilogue
     values = (epilogue.depthwise_activation.value, epilogue.pointwise_activation.value)
     function = cuda_driver.load(code, "sepconv_portable", shared)
-    return Kernel(function, grid, shared, pixels, values, _dense_bytes(problem, config))
+    return Kernel(function, grid, shared, rows, values, portable.piece_bytes(problem, config.columns))
 
 
 def _is_dense(x: Tensor, layout: str) -> bool:
@@ -180,18 +195,14 @@ def _is_dense(x: Tensor, layout: str) -> bool:
     return all(stride == step for size, stride, step in dense if size > 1)
 
 
-def _dense_bytes(problem: Problem, config: PortableConfig) -> int:
-    """What `Call.dense` asks of x, in kernels/cuda/portable/window.cuh, where a thread has so many middle channels at a time."""
-    unit, item = config.tile // 8, problem.dtype.itemsize
-    if problem.layout != CHANNELS_LAST:
-        return item if unit % problem.depth_multiplier == 0 else 0
-    vector = min(unit, 16 // item)
-    return vector * item if problem.depth_multiplier == 1 and problem.in_channels % vector == 0 else 0
-
-
 def _laid_out(problem: Problem, operands: Operands) -> Operands:
-    """The operands as the kernel reads them: weights dense, the residual as y. What is so already is not copied, and x never."""
-    return operands.with_dense_weights()._replace(residual=operands.residual_with_strides(problem.output_strides))
+    """The operands as the kernel reads them: weights dense, the pointwise ones on whole vectors, the residual as y.
+
+    What is so already is not copied, and x never.
+    """
+    found = operands.with_dense_weights()._replace(residual=operands.residual_with_strides(problem.output_strides))
+    weight = found.pointwise_weight
+    return found._replace(pointwise_weight=weight.clone()) if weight.data_ptr() % WEIGHT_BYTES else found
 
 
 _FAILURES: dict[nvrtc.Build, str] = {}

@@ -12,6 +12,12 @@ __device__ __forceinline__ void load_matrices(u32 (&v)[4], const u16* row) {
                : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(u32(__cvta_generic_to_shared(row))) : "memory");
 }
 
+// The same with each matrix turned: a lane has of each two neighbours of column lane / 4.
+__device__ __forceinline__ void load_turned(u32 (&v)[4], const u16* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(u32(__cvta_generic_to_shared(row))) : "memory");
+}
+
 // A product of one warp: 16 rows by 8 columns, 16 deep, added to the sums. With half the sums the last 8 rows are left out.
 #define SEPCONV_MULTIPLY_SMALL(type)                                                                                                    \
   asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \

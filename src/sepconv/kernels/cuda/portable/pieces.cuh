@@ -6,6 +6,12 @@
 
 namespace sepconv {
 
+// As many bytes as are loaded at once.
+template <int Bytes>
+struct alignas(Bytes) Piece {
+  u32 words[Bytes / 4];
+};
+
 template <int Count>
 __device__ __forceinline__ void store_pairs(u16* to, const u32 (&pairs)[Count]) {
   if constexpr (Count == 4) *reinterpret_cast<uint4*>(to) = {pairs[0], pairs[1], pairs[2], pairs[3]};
@@ -23,30 +29,24 @@ __device__ __forceinline__ void store_terms(u16* to, int term_step, float (&v)[C
   }
 }
 
-// As many bytes as are loaded at once.
-template <int Bytes>
-struct alignas(Bytes) Piece {
-  u32 words[Bytes / 4];
-};
-
 __device__ __forceinline__ u32 bits_of(float stored) { return __float_as_uint(stored); }
 __device__ __forceinline__ u32 bits_of(u16 stored) { return stored; }
-// One element of a piece of a tensor.
-template <int Bytes>
-__device__ __forceinline__ float number_in(const Piece<Bytes>& piece, int i) {
-  if constexpr (kElement == Element::float32) return __uint_as_float(piece.words[i]);
-  else return unpack(u16(piece.words[i / 2] >> i % 2 * 16));
+// One element of some words of a tensor.
+template <int Count>
+__device__ __forceinline__ float number_in(const u32 (&words)[Count], int i) {
+  if constexpr (kElement == Element::float32) return __uint_as_float(words[i]);
+  else return unpack(u16(words[i / 2] >> i % 2 * 16));
 }
 
-// Neighbouring elements, which lie on whole vectors.
+// Neighbouring numbers, which lie on whole vectors.
 template <int Count>
-__device__ __forceinline__ void load_vector(float (&v)[Count], const void* from) {
-  constexpr int kBytes = Count * int(sizeof(float)) < 16 ? Count * int(sizeof(float)) : 16;
+__device__ __forceinline__ void load_vector(float (&v)[Count], const float* from) {
+  constexpr int kFloats = Count % 4 == 0 ? 4 : Count % 2 == 0 ? 2 : 1;
 #pragma unroll
-  for (int i = 0; i < Count * 4 / kBytes; ++i) {
-    const Piece<kBytes> piece = static_cast<const Piece<kBytes>*>(from)[i];
+  for (int i = 0; i < Count / kFloats; ++i) {
+    const auto piece = reinterpret_cast<const Piece<kFloats * 4>*>(from)[i];
 #pragma unroll
-    for (int j = 0; j < kBytes / 4; ++j) v[i * (kBytes / 4) + j] = __uint_as_float(piece.words[j]);
+    for (int j = 0; j < kFloats; ++j) v[i * kFloats + j] = __uint_as_float(piece.words[j]);
   }
 }
 

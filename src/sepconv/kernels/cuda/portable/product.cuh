@@ -19,37 +19,56 @@ struct Sums {
   }
 };
 
-// What a warp adds to its sums of a chunk: the smallest products first; those of the smallest terms are left out.
-__device__ __forceinline__ void multiply_chunk(Sums& sums, const u16* operand, const u16* weights, int warp, int lane) {
-  constexpr int kTermA = kChannelsLast ? kOperandTerm : kWeightTerm, kTermB = kChannelsLast ? kWeightTerm : kOperandTerm;
-  const u16* const a = (kChannelsLast ? operand : weights) + (warp / kWarpsN * 16 * kTilesM + lane % 16) * kPitch + lane / 16 * 8;
-  const u16* const b = (kChannelsLast ? weights : operand) + (warp % kWarpsN * 8 * kTilesN + lane / 16 * 8 + lane % 8) * kPitch + lane / 8 % 2 * 8;
-#pragma unroll 1
-  for (int deep = 0; deep < kChunk; deep += 16) {
-    u32 rows[kTerms][kTilesM][4];
+// A warp's part of the product, by where its lanes load from. Rows lie as they are multiplied, and so do columns that are output channels;
+// columns that are pixels lie channel by channel, and are turned when they are loaded.
+class Product {
+ public:
+  __device__ __forceinline__ explicit Product(int thread) {
+    const int warp = thread / 32, lane = thread % 32, row = warp / kWarpsN * 16 * kTilesM, column = warp % kWarpsN * 8 * kTilesN;
+    rows_ = WeightGrid::place(row + lane % 16, lane / 16);
+    columns_ = kChannelsLast ? WeightGrid::place(column + lane / 16 * 8 + lane % 8, lane / 8 % 2)
+                             : OperandGrid::place(lane / 8 % 2 * 8 + lane % 8, column / 8 + lane / 16);
+  }
+
+  // What a chunk adds to the sums: the smallest products first; those of the smallest terms are left out.
+  __device__ __forceinline__ void add(Sums& sums, const u16* operand, const u16* weights) const {
+#pragma unroll(kTerms == 1 ? 2 : 1)
+    for (int deep = 0; deep < kChunk; deep += 16) {
+      u32 columns[kTilesN / 2][kTerms][4];
 #pragma unroll
-    for (int t = 0; t < kTerms; ++t) {
+      for (int i = 0; i < kTilesN / 2 * kTerms; ++i) load_columns(columns[i / kTerms][i % kTerms], operand, weights, i % kTerms, i / kTerms, deep);
 #pragma unroll
-      for (int m = 0; m < kTilesM; ++m) load_matrices(rows[t][m], a + t * kTermA + m * 16 * kPitch + deep);
+      for (int m = 0; m < kTilesM; ++m) {
+        u32 rows[kTerms][4];
+#pragma unroll
+        for (int t = 0; t < kTerms; ++t) {
+          load_matrices(rows[t], (kChannelsLast ? operand + t * kOperandTerm : weights + t * kWeightTerm) + m * 16 * kChunk + (rows_ ^ deep));
+        }
+        multiply(sums.of[m], rows, columns);
+      }
     }
+  }
+
+ private:
+  // Neighbouring pairs of pieces have places that differ in one bit.
+  __device__ __forceinline__ void load_columns(u32 (&v)[4], const u16* operand, const u16* weights, int term, int pair, int deep) const {
+    if constexpr (kChannelsLast) load_matrices(v, weights + term * kWeightTerm + pair * 16 * kChunk + (columns_ ^ deep));
+    else load_turned(v, operand + term * kOperandTerm + deep * kTile + (columns_ ^ pair * 16));
+  }
+  static __device__ __forceinline__ void multiply(float (&sums)[kTilesN][4], const u32 (&rows)[kTerms][4], const u32 (&columns)[kTilesN / 2][kTerms][4]) {
 #pragma unroll
-    for (int n = 0; n < kTilesN; n += 2) {
-      u32 columns[kTerms][4];
+    for (int both = kTerms - 1; both >= 0; --both) {
 #pragma unroll
-      for (int t = 0; t < kTerms; ++t) load_matrices(columns[t], b + t * kTermB + n * 8 * kPitch + deep);
+      for (int t = 0; t <= both; ++t) {
 #pragma unroll
-      for (int both = kTerms - 1; both >= 0; --both) {
-#pragma unroll
-        for (int t = 0; t <= both; ++t) {
-#pragma unroll
-          for (int m = 0; m < kTilesM; ++m) {
-            multiply_small(sums.of[m][n], rows[both - t][m], {columns[t][0], columns[t][1]});
-            multiply_small(sums.of[m][n + 1], rows[both - t][m], {columns[t][2], columns[t][3]});
-          }
+        for (int n = 0; n < kTilesN; ++n) {
+          multiply_small(sums[n], rows[both - t], {columns[n / 2][t][n % 2 * 2], columns[n / 2][t][n % 2 * 2 + 1]});
         }
       }
     }
   }
-}
+
+  int rows_, columns_;  // in elements
+};
 
 }  // namespace sepconv
