@@ -29,6 +29,7 @@ KINDS = ((torch.float32, "high"), (torch.float32, "ieee"), (torch.float16, "ieee
 LAYOUTS = {"A": (CHANNELS_FIRST, CHANNELS_LAST), "B": (CHANNELS_FIRST,)}
 # Of an SM of compute capability 9.0, and what the system takes of its shared memory for each block.
 REGISTERS, SHARED_BYTES, THREADS, RESERVED_BYTES = 1 << 16, 228 << 10, 2048, 1 << 10
+UNITS = 132  # SMs of an H200
 Row = dict[str, object]
 
 
@@ -54,7 +55,7 @@ def kernels() -> Iterator[Row]:
 
 def taken(problem: Problem) -> Row:
     """What one kernel takes, and how many blocks of it an SM has room for."""
-    config = hopper_candidates.configuration(problem)
+    config = hopper_candidates.configuration(problem, UNITS)
     assert config is not None
     build = cuda.build(problem, config)
     with tempfile.TemporaryDirectory() as folder:

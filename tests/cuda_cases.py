@@ -11,6 +11,7 @@ PRECISIONS = ((torch.float32, "ieee"), (torch.float32, "high"), (torch.float16, 
 
 
 SLOPE = 0.25  # of leaky_relu
+UNITS = 132  # SMs of an H200
 
 
 def activation(name: str) -> Activation:

@@ -15,11 +15,12 @@ from sepconv.backends import cuda
 from sepconv.backends.cuda import CudaBackend
 from sepconv.device import Device
 from sepconv.problem import Operands
-from sepconv.tuning import hopper, hopper_candidates
+from sepconv.tuning import hopper_candidates
 
 pytestmark = needs_compiler
 CPU = torch.device("cpu")
 HOPPER = Device("cuda", "a GPU", 0, (9, 0), MULTIPROCESSORS, 40 << 30)
+UNITS = 40  # so that one image of some problems is spread, and two are not
 LONGEST = 8  # rows of a two-dimensional map: more of them only take longer
 SMALL = [
     shape if len(shape.size) == 1 else replace(shape, size=(min(shape.size[0], LONGEST), shape.size[1]))
@@ -43,7 +44,7 @@ def run(emulator: Emulator, nan_in_fresh_memory: None) -> Iterator[Run]:
         reasons = CudaBackend().reasons(problem, HOPPER)
         if reasons:
             pytest.skip("; ".join(reasons))  # which problems have one is held by test_hopper.py and test_nvrtc.py
-        config = hopper_candidates.configuration(problem)
+        config = hopper_candidates.configuration(problem, UNITS)
         assert config is not None
         return cuda._kernel(problem, config, 0).compute(Operands(*tensors))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from cuda_cases import A_LAST, SHAPES, A, B
+from cuda_cases import A_LAST, SHAPES, UNITS, A, B
 
 from sepconv.backends import cuda, cuda_driver
 from sepconv.jit import nvrtc
@@ -59,7 +59,7 @@ def driver(monkeypatch: pytest.MonkeyPatch):
 
 
 def kernel_of(problem: Problem) -> cuda.Kernel:
-    config = hopper_candidates.configuration(problem)
+    config = hopper_candidates.configuration(problem, UNITS)
     assert config is not None
     return cuda._kernel(problem, config, 0)
 
@@ -90,7 +90,7 @@ def test_a_launch_has_the_grid_the_shared_memory_and_the_stream(driver: Driver) 
     ((config, *_),) = driver.named("cuLaunchKernelEx")
     how = cuda_driver.LaunchConfig.from_address(config.value)
     assert (how.grid_x, how.grid_y, how.grid_z) == (1024 // hopper.TILE, 1, 1)  # fewer tiles than SMs
-    chosen = hopper_candidates.configuration(problem)
+    chosen = hopper_candidates.configuration(problem, UNITS)
     assert chosen is not None
     assert (how.block_x, how.block_y, how.block_z) == (cuda.THREADS, 1, 1)
     assert (how.shared, how.stream, how.count) == (hopper.shared_bytes(problem, chosen), 77, 0)
@@ -116,7 +116,7 @@ def test_a_kernel_runs_on_the_device_of_its_operands_whichever_is_current(
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 70 + device)
     monkeypatch.setattr(cuda_driver, "empty", empty)
     problem = replace(B, batch=1, size=(1024,)).problem(torch.float32, "high")
-    config = hopper_candidates.configuration(problem)
+    config = hopper_candidates.configuration(problem, UNITS)
     assert config is not None
     streams = []
     for device in (1, 0, 1):
@@ -129,7 +129,7 @@ def test_a_kernel_runs_on_the_device_of_its_operands_whichever_is_current(
 
 def test_no_more_clusters_than_run_at_once(driver: Driver) -> None:
     problem = replace(A_LAST, outputs=256).problem(torch.float16, "ieee")
-    config = hopper_candidates.configuration(problem)
+    config = hopper_candidates.configuration(problem, UNITS)
     assert config is not None
     assert config.cluster == 2
     assert grid_of(problem) == 2 * CLUSTERS

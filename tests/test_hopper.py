@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cuda_cases import A_LAST, PRECISIONS, SHAPES, A, B, Shape
+from cuda_cases import A_LAST, PRECISIONS, SHAPES, UNITS, A, B, Shape
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +15,7 @@ from sepconv.tuning.hopper import CudaConfig
 
 def check(shape: Shape, dtype: torch.dtype, precision: str) -> None:
     problem = shape.problem(dtype, precision)
-    config = hopper_candidates.configuration(problem)
+    config = hopper_candidates.configuration(problem, UNITS)
     if config is None:
         smallest = CudaConfig(1, 128, False, 1, 1, 0, 1, 64)  # which holds the operand of less than a tile
         streams = shape.channels * dtype.itemsize % 16 == 0 and shape.layout == CHANNELS_FIRST
@@ -59,7 +59,7 @@ def test_any_channels_fit_in_16_bits_with_channels_last(
     shape = Shape(1, 8 * channels, 8 * outputs, (height, width), (kernel, kernel), (pad, pad), layout=CHANNELS_LAST)
     shape = replace(shape, stride=(stride, stride))
     check(shape, torch.float16, "ieee")
-    config = hopper_candidates.configuration(shape.problem(torch.float16, "ieee"))
+    config = hopper_candidates.configuration(shape.problem(torch.float16, "ieee"), UNITS)
     assert config is not None
     assert config.rolls or config.patch[0] * config.patch[1] <= hopper.GROUP_ROWS
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from children import finish, start
-from cuda_cases import A_LAST, PRECISIONS, SHAPES, A, B, Shape
+from cuda_cases import A_LAST, PRECISIONS, SHAPES, UNITS, A, B, Shape
 
 from sepconv.backends import cuda
 from sepconv.backends.cuda import CudaBackend
@@ -22,7 +22,7 @@ H200 = Device("cuda", "NVIDIA H200", 0, (9, 0), 132, 1 << 37)
 
 
 def built(problem: Problem) -> nvrtc.Build:
-    config = hopper_candidates.configuration(problem)
+    config = hopper_candidates.configuration(problem, UNITS)
     assert config is not None
     return cuda.build(problem, config)
 
@@ -115,7 +115,7 @@ def test_python_and_the_kernel_agree_on_shared_memory(
     shape: Shape, dtype: torch.dtype, precision: str, tmp_path: Path
 ) -> None:
     problem = shape.problem(dtype, precision)
-    config = hopper_candidates.configuration(problem)
+    config = hopper_candidates.configuration(problem, UNITS)
     if config is None:
         return
     build = built(problem)

@@ -162,7 +162,11 @@ void load_words(float (&v)[Count], u32 from) {
   if (from % sizeof v) fail("the address of a vector");
   for (int i = 0; i < Count; ++i) v[i] = shared<float>(from + 4 * i);
 }
-inline void load_words(u32 (&v)[1], u32 from) { v[0] = shared<u32>(from); }
+template <int Count>
+void load_words(u32 (&v)[Count], u32 from) {
+  if (from % sizeof v) fail("the address of a vector");
+  for (int i = 0; i < Count; ++i) v[i] = shared<u32>(from + 4 * i);
+}
 inline float load_float(u32 from) { return shared<float>(from); }
 inline u32 load_word(u32 from) { return shared<u32>(from); }
 inline void store_half(u32 to, u16 half) { shared<u16>(to) = half; }

@@ -46,7 +46,7 @@ class CudaBackend:
             return ["runs on Hopper (compute capability 9.0) only"]
         if found := [reason for holds, reason in _limits(problem) if not holds]:
             return found
-        config = hopper_candidates.configuration(problem)
+        config = hopper_candidates.configuration(problem, device.units)
         if config is None:
             sizes = f"{problem.in_channels} -> {problem.out_channels} channels"
             return [f"{sizes} with this window do not fit in shared memory and registers"]
@@ -68,7 +68,7 @@ class CudaBackend:
         return nvrtc.is_built(build(problem, self.configure(problem, device)[0]))
 
     def configure(self, problem: Problem, device: Device) -> tuple[CudaConfig, str]:
-        config = hopper_candidates.configuration(problem)
+        config = hopper_candidates.configuration(problem, device.units)
         assert config is not None
         return config, "model"
 
@@ -271,7 +271,9 @@ def _encode_maps(call: Call, problem: Problem, config: CudaConfig) -> dict[str, 
     """The tensor maps of a call, put into it: their fields, by the tensor that each describes."""
     maps: dict[str, Any] = {}
     if not config.gathers:
-        maps = {"x": Call.x_map, "y": Call.y_map} | ({"residual": Call.residual_map} if problem.epilogue.residual else {})
+        maps = {"x": Call.x_map, "y": Call.y_map} | (
+            {"residual": Call.residual_map} if problem.epilogue.residual else {}
+        )
         x_box = (hopper.part(problem), *hopper.input_box(problem, config))
         _encode_images(call.x_map, problem, problem.in_channels, problem.in_size, x_box)
         y_box = (patches.GROUP_ROWS, 1, 128 // problem.dtype.itemsize)

@@ -62,7 +62,9 @@ class CudaConfig:
 
 def legal(problem: Problem, config: CudaConfig) -> bool:
     """Whether the kernel can run a problem so."""
-    if shared_bytes(problem, config) > SHARED_BYTES or (max(input_box(problem, config)) > MOST_BOX and not config.gathers):
+    if shared_bytes(problem, config) > SHARED_BYTES or (
+        max(input_box(problem, config)) > MOST_BOX and not config.gathers
+    ):
         return False
     # The product gives a slot back when it has the next chunk, so that one slot takes one chunk.
     return config.slots > 1 or own_channels(problem, config) <= chunk(problem)
@@ -232,7 +234,11 @@ def stage_bytes(problem: Problem, config: CudaConfig) -> int:
 
 def _bytes_beyond_stages(problem: Problem, config: CudaConfig) -> int:
     columns = config.patch[1]
-    return (up(columns, 4) - columns) * problem.stride[-1] * 128 if has_patches(problem, config) and not config.gathers else 0
+    return (
+        (up(columns, 4) - columns) * problem.stride[-1] * 128
+        if has_patches(problem, config) and not config.gathers
+        else 0
+    )
 
 
 def _slot_bytes(problem: Problem, config: CudaConfig) -> int:
@@ -257,7 +263,11 @@ def row_columns(problem: Problem, tile: int) -> int:
     if _channels_last(problem):
         return tile + problem.kernel_size[-1] - 1
     before = problem.padding[-1][0]
-    return whole_32_bytes(problem, before) + tile * problem.stride[-1] + whole_32_bytes(problem, reach_w(problem) - 1 - before)
+    return (
+        whole_32_bytes(problem, before)
+        + tile * problem.stride[-1]
+        + whole_32_bytes(problem, reach_w(problem) - 1 - before)
+    )
 
 
 def columns_read(problem: Problem) -> int:

@@ -52,7 +52,7 @@ class Results {
  private:
   static constexpr int kEights = kColumns / 8, kBoxEights = kBoxColumnsOut / 8;  // eights of columns of the product, and of a box
   static constexpr int kRunEights = kRun / 2;  // that make a run of a thread
-  static constexpr bool kWholeOutputs = kOutputs % kPassOutputs == 0, kWholeRows = kOutW % kTile == 0;  // all tiles are full
+  static constexpr bool kWholeOutputs = kOutputs % kClusterOutputs == 0, kWholeRows = kOutW % kTile == 0;  // all tiles are full
   static constexpr int kWriters = kStaged > 0 && !kGathers ? kGroup : 32;  // threads that write together
   static constexpr int kAtATime = kStaged == 0 ? kEights : kStaged * kBoxEights;  // that are staged together
 

@@ -11,9 +11,9 @@
 #endif
 
 // Registers of a thread when the block starts, and in each role; together no more than those of all threads at the start.
-constexpr int kFirstRegisters = 96, kCopyRegisters = sepconv::kBeside && sepconv::kCluster > 1 ? 40 : 32;
-constexpr bool kHolds = sepconv::kWait || (sepconv::kInParts && sepconv::kResidual);  // more than sums
-constexpr int kOfSplit = sepconv::kTile <= 64 ? 144 : kHolds ? 176 : sepconv::kInParts ? 168 : 144;
+constexpr int kFirstRegisters = 96, kCopyRegisters = 32;
+constexpr bool kHolds = sepconv::kWait || sepconv::kInParts;  // more than sums
+constexpr int kOfSplit = sepconv::kTile <= 64 ? 144 : kHolds ? 176 : 144;
 constexpr int kMore = sepconv::kSplitAnew ? kOfSplit : sepconv::kTurns || sepconv::kBeside ? 128 : 160;
 constexpr int kProductRegisters = sepconv::kManyRegisters ? kMore : sepconv::kManyChunks ? 120 : 104;
 constexpr int kDepthwiseRegisters = (kFirstRegisters * 5 - kCopyRegisters) / 2 / 8 * 8 - kProductRegisters;

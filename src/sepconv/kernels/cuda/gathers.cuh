@@ -1,5 +1,5 @@
 // The depthwise step where the copy engine cannot load rows, whose bytes would have to be multiples of 16: each of the eight warps copies
-// the input of its channels by itself, four bytes at a time, and slides the window down the columns of a patch, in float32.
+// the input of its channels by itself, four bytes at a time, and computes the windows of a patch's pixels, in float32.
 #pragma once
 
 #include "activation.cuh"
@@ -9,22 +9,10 @@
 namespace sepconv {
 
 constexpr int kTaps = kKernelH * kKernelW, kBox = kBoxRows * kBoxColumns;
-// A lane computes a strip at a time: so many pixels of a patch one below the other. Of few taps all stay in registers meanwhile, and a
-// row of input is read once for all pixels of the strip.
+// A lane has a pixel of a patch in each step. All steps of a channel are computed side by side, so that their loads do not wait for one another.
+constexpr int kPixelSteps = (kPatchPixels + 31) / 32;
+// Few taps stay in registers meanwhile.
 constexpr bool kTapsStay = kTaps <= 12;
-constexpr __device__ int strips_of(int rows) { return kPatchRows / rows * kPatchColumns * kWarpChannels; }
-// Instructions of a warp, about: loads of input and taps, and of each pixel its multiply-adds and its way into the operand.
-constexpr __device__ int cost_of(int rows) {
-  return (strips_of(rows) + 31) / 32 * (((rows - 1) * kStrideH + kReachH) * kKernelW + kTaps + rows * (kTaps + 12));
-}
-constexpr __device__ int best_strip() {
-  int best = 1;
-  for (int rows = 2; kTapsStay && rows <= 8 && rows <= kPatchRows; ++rows) {
-    if (kPatchRows % rows == 0 && cost_of(rows) < cost_of(best)) best = rows;
-  }
-  return best;
-}
-constexpr int kStrip = best_strip(), kStripCount = strips_of(kStrip), kStripSteps = (kStripCount + 31) / 32;
 
 // Where a warp's part of a stage has its boxes, one for each channel, and behind them taps and biases.
 struct WarpStage {
@@ -83,85 +71,71 @@ class Ahead {
   int item_, chunk_ = 0, image_, row_, column_;
 };
 
-// One strip of a patch: its channel of the warp's, its column, and its first row.
-struct Strip {
-  int channel, row, column;
-  bool exists;
-};
-__device__ __forceinline__ Strip strip_of(int step, int lane) {
-  const int number = step * 32 + lane, strip = min(number, kStripCount - 1), in_channel = strip % (kStripCount / kWarpChannels);
-  return {strip / (kStripCount / kWarpChannels), in_channel / kPatchColumns * kStrip, in_channel % kPatchColumns, number < kStripCount};
-}
-
-// Add the window of each pixel of a strip.
-__device__ __forceinline__ void add_windows(float (&sum)[kStrip], const WarpStage& stage, const Strip& strip) {
-  const u32 from = stage.box(strip.channel) + (strip.row * kStrideH * kBoxColumns + strip.column * kStrideW) * 4, taps = stage.taps(strip.channel);
-  if constexpr (kTapsStay) {
-    float tap[kTaps];
+// What one lane of a warp computes.
+class GatherLane {
+ public:
+  __device__ __forceinline__ GatherLane(int warp, int lane) : warp_(warp), lane_(lane) {
 #pragma unroll
-    for (int i = 0; i < kTaps; ++i) tap[i] = load_float(taps + i * 4);
-#pragma unroll
-    for (int row = 0; row < (kStrip - 1) * kStrideH + kReachH; ++row) {
-#pragma unroll
-      for (int w = 0; w < kKernelW; ++w) {
-        const float x = load_float(from + (row * kBoxColumns + w * kDilationW) * 4);
-#pragma unroll
-        for (int p = 0; p < kStrip; ++p) {
-          const int in_window = row - p * kStrideH;
-          if (in_window >= 0 && in_window < kReachH && in_window % kDilationH == 0) sum[p] = fmaf(tap[in_window / kDilationH * kKernelW + w], x, sum[p]);
-        }
-      }
+    for (int i = 0; i < kPixelSteps; ++i) {
+      const int pixel = min(i * 32 + lane, kPatchPixels - 1);  // behind the last one there are columns of the product that nobody reads
+      from_[i] = (pixel / kPatchColumns * kStrideH * kBoxColumns + pixel % kPatchColumns * kStrideW) * 4;
     }
-  } else {
+  }
+
+  // The warp's part of a chunk of the operand.
+  __device__ __forceinline__ void compute(const Call& call, u32 slot, const WarpStage& stage) const {
 #pragma unroll 1
+    for (int channel = 0; channel < kWarpChannels; ++channel) {
+      const float bias = kDepthwiseBias ? load_float(stage.bias(channel)) : 0.f;
+      float sum[kPixelSteps];
+#pragma unroll
+      for (int i = 0; i < kPixelSteps; ++i) sum[i] = bias;
+      add_windows(sum, stage.box(channel), stage.taps(channel));
+#pragma unroll
+      for (int i = 0; i < kPixelSteps; ++i) sum[i] = activate<kDepthwiseActivation>(sum[i], call.depthwise_value);
+      put(slot, operand_row(warp_ * kWarpChannels + channel), sum);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void add_windows(float (&sum)[kPixelSteps], u32 box, u32 taps) const {
+    float tap[kTapsStay ? kTaps : 1];
+#pragma unroll
+    for (int i = 0; kTapsStay && i < kTaps; ++i) tap[i] = load_float(taps + i * 4);
+#pragma unroll(kTapsStay ? kKernelH : 1)
     for (int h = 0; h < kKernelH; ++h) {
-#pragma unroll 8
+#pragma unroll(kTapsStay ? kKernelW : 4)
       for (int w = 0; w < kKernelW; ++w) {
-        const float tap = load_float(taps + (h * kKernelW + w) * 4), x = load_float(from + (h * kDilationH * kBoxColumns + w * kDilationW) * 4);
-        sum[0] = fmaf(tap, x, sum[0]);
+        const float one = kTapsStay ? tap[(h * kKernelW + w) % (kTapsStay ? kTaps : 1)] : load_float(taps + (h * kKernelW + w) * 4);
+        const u32 at = box + (h * kDilationH * kBoxColumns + w * kDilationW) * 4;
+#pragma unroll
+        for (int i = 0; i < kPixelSteps; ++i) sum[i] = fmaf(one, load_float(at + from_[i]), sum[i]);
       }
     }
   }
-}
 
-// Where a pixel of a patch lies in a channel's row of an operand.
-__device__ __forceinline__ u32 place_of(u32 slot, int row, int pixel) {
-  const int byte = pixel * 2;
-  return slot + row * 128 + (byte % 128 ^ row % 8 << 4) + (kTile > 64 ? byte / 128 * (kChunk * 128) : 0);
-}
-
-__device__ __forceinline__ void put_strip(u32 slot, int warp, const Strip& strip, float (&sum)[kStrip]) {
-  if (!strip.exists) return;
-  const int row = operand_row(warp * kWarpChannels + strip.channel), first = strip.row * kPatchColumns + strip.column;
+  // Into a row of the operand: 64 pixels, or behind them as many more.
+  __device__ __forceinline__ void put(u32 slot, int row, const float (&sum)[kPixelSteps]) const {
+    const u32 to = slot + row * 128 + (lane_ * 2 ^ row % 8 << 4);
 #pragma unroll
-  for (int p = 0; p < kStrip; p += 2) {
-    float both[2] = {sum[p], p + 1 < kStrip ? sum[p + 1] : 0.f};
-    for_terms(both, [&](int t, const u32(&pair)[1]) {
-      store_half(place_of(slot, row, first + p * kPatchColumns) + t * kTermBytes, u16(pair[0]));
-      if (p + 1 < kStrip) store_half(place_of(slot, row, first + (p + 1) * kPatchColumns) + t * kTermBytes, u16(pair[0] >> 16));
-    });
+    for (int i = 0; i < kPixelSteps; i += 2) {
+      float both[2] = {sum[i], i + 1 < kPixelSteps ? sum[i + 1] : 0.f};
+      for_terms(both, [&](int t, const u32(&pair)[1]) {
+        const u32 at = to + i / 2 * (kChunk * 128) + t * kTermBytes;
+        store_half(at, u16(pair[0]));
+        if (i + 1 < kPixelSteps) store_half(at ^ 64, u16(pair[0] >> 16));
+      });
+    }
   }
-}
 
-// A warp's part of a chunk of the operand.
-__device__ __forceinline__ void compute_strips(const Call& call, u32 slot, const WarpStage& stage, int warp, int lane) {
-#pragma unroll 1
-  for (int step = 0; step < kStripSteps; ++step) {
-    const Strip strip = strip_of(step, lane);
-    const float bias = kDepthwiseBias ? load_float(stage.bias(strip.channel)) : 0.f;
-    float sum[kStrip];
-#pragma unroll
-    for (int p = 0; p < kStrip; ++p) sum[p] = bias;
-    add_windows(sum, stage, strip);
-#pragma unroll
-    for (int p = 0; p < kStrip; ++p) sum[p] = activate<kDepthwiseActivation>(sum[p], call.depthwise_value);
-    put_strip(slot, warp, strip, sum);
-  }
-}
+  const int warp_, lane_;
+  u32 from_[kPixelSteps];
+};
 
 // The work of one of the eight warps.
 __device__ __forceinline__ void gather(const Call& call, u32 stages, u32 slots, const Barriers& barriers, int rank, int warp, int lane) {
   Ahead ahead(call, rank, warp, lane);
+  const GatherLane pixels(warp, lane);
   const auto stage_at = [&](int i) { return WarpStage{stages + (i * kDepthwiseWarps + warp) * kWarpStageBytes}; };
 #pragma unroll 1
   for (int i = 0; i < kStages - 1; ++i) ahead.load(stage_at(i));
@@ -174,7 +148,7 @@ __device__ __forceinline__ void gather(const Call& call, u32 stages, u32 slots, 
       __syncwarp();  // the others' copies are here, and they have read the stage that is loaded next
       ahead.load(stage_at(input.at == 0 ? kStages - 1 : input.at - 1));
       barrier_wait(barriers.slot_empty(output.at), output.parity ^ 1);
-      compute_strips(call, slots + output.at * kSlotBytes, stage_at(input.at), warp, lane);
+      pixels.compute(call, slots + output.at * kSlotBytes, stage_at(input.at));
       fence_async();
       __syncwarp();
       if (lane == 0) barrier_arrive(barriers.slot_full(output.at));

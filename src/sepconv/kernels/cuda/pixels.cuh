@@ -21,11 +21,24 @@ constexpr __device__ bool is_read(int column) {
   return false;
 }
 
-using Input = FloatInput<kAtOnce, kRead>;
+// As it lies in shared memory: of 16 bits it takes half of the registers, and the loads of all steps go before what is computed of them.
+struct Input {
+  u32 words[kRead][kElementBytes / 2];
+};
 using Taps = FloatTaps<kAtOnce>;
 
 __device__ __forceinline__ void add_row(float (&sum)[kAtOnce][kPixels], const Taps& taps, const Input& input) {
-  add_taps<kBefore>(sum, taps, input);
+  FloatInput<kAtOnce, kRead> numbers;
+#pragma unroll
+  for (int i = 0; i < kRead; ++i) {
+    if (!is_read(i)) continue;
+#pragma unroll
+    for (int c = 0; c < kAtOnce; ++c) {
+      if constexpr (kElement == Element::float32) numbers.v[c][i] = __uint_as_float(input.words[i][c]);
+      else numbers.v[c][i] = unpack(u16(input.words[i][0] >> c * 16));
+    }
+  }
+  add_taps<kBefore>(sum, taps, numbers);
 }
 
 class Lane {
@@ -62,10 +75,7 @@ class Lane {
     from += h * kDilationH * kBoxColumns * 128;
 #pragma unroll
     for (int i = 0; i < kRead; ++i) {
-      if (!is_read(i)) continue;
-      float both[2];
-      load_elements<2>(both, from + i * 128);
-      input.v[0][i] = both[0], input.v[1][i] = both[1];
+      if (is_read(i)) load_words(input.words[i], from + i * 128);
     }
   }
 

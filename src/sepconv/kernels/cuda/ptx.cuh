@@ -168,6 +168,9 @@ __device__ __forceinline__ void load_words(float (&v)[2], u32 from) {
 __device__ __forceinline__ void load_words(u32 (&v)[1], u32 from) {
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v[0]) : "r"(from));
 }
+__device__ __forceinline__ void load_words(u32 (&v)[2], u32 from) {
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "r"(from));
+}
 __device__ __forceinline__ u32 load_word(u32 from) {
   u32 word[1];
   load_words(word, from);

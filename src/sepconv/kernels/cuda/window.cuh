@@ -21,6 +21,8 @@ constexpr int kTeamChunks = kOwnChunks / kTeams;
 // taps.
 constexpr int kMostAtOnce = kPatches ? 4 : !kBands ? 1 : kRolls ? 2 : kSteps, kStepsAtOnce = kMostAtOnce < kSteps ? kMostAtOnce : kSteps;
 
+constexpr int kOfTaps = kPatches ? 1 : kStepsAtOnce;  // rows of taps that they have together
+
 // Sums of what a lane has at a time; and those of rows that are begun.
 struct Done {
   float v[kAtOnce][kPixels];
@@ -68,21 +70,25 @@ __device__ __forceinline__ void look_through(Done (&done)[kStepsAtOnce], AnyLane
   u32 from[kStepsAtOnce];
 #pragma unroll
   for (int i = 0; i < kStepsAtOnce; ++i) from[i] = lane.input_of(stage, first + i);
-#pragma unroll(kManyTaps ? 1 : kKernelH)
-  for (int h = 0; h < kKernelH; ++h) {
-    Taps taps;
-    if constexpr (kPatches) lane.load_taps(taps, part, first, h);
+#pragma unroll
+  for (int h = 0; !kManyTaps && h < kKernelH; ++h) {
+    Taps taps[kOfTaps];
+    Input input[kStepsAtOnce];
+#pragma unroll
+    for (int i = 0; i < kOfTaps; ++i) lane.load_taps(taps[i], part, first + i, h);
+#pragma unroll
+    for (int i = 0; i < kStepsAtOnce; ++i) lane.load(input[i], from[i], h);
 #pragma unroll
     for (int i = 0; i < kStepsAtOnce; ++i) {
-      if constexpr (kManyTaps) {
-        lane.add_many(done[i].v, from[i], {part, first + i, h});
-      } else {
-        Input input;
-        if constexpr (!kPatches) lane.load_taps(taps, part, first + i, h);
-        lane.load(input, from[i], h);
-        if (h == 0) done[i].begin(taps);
-        add_row(done[i].v, taps, input);
-      }
+      if (h == 0) done[i].begin(taps[i % kOfTaps]);
+      add_row(done[i].v, taps[i % kOfTaps], input[i]);
+    }
+  }
+  if constexpr (kManyTaps) {
+#pragma unroll
+    for (int i = 0; i < kStepsAtOnce; ++i) {
+#pragma unroll 1
+      for (int h = 0; h < kKernelH; ++h) lane.add_many(done[i].v, from[i], {part, first + i, h});
     }
   }
 }
