@@ -1,6 +1,7 @@
 """The layers of seven networks on an NVIDIA GPU beside PyTorch, as CUDA graphs: what docs/performance.md shows of the grid.
 
-    python benchmarks/cuda_grid.py [--missing] [--only mobilenet_v1@64 xception@1] [--seconds 500] [--rounds 12] [--result FILE]
+    python benchmarks/cuda_grid.py [--missing] [--only mobilenet_v1@64 xception@1] [--seconds 500] [--rounds 12] [--peers eager]
+        [--result FILE]
 
 Kernels that are not on disk yet are compiled first, in as many processes as there are cores. Then each problem of grid.py is
 checked against float64 and measured, all providers in turn. Rows go to results/cuda-grid.csv after each problem, in the place
@@ -18,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -50,6 +51,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--missing", action="store_true", help="only problems without a row")
     parser.add_argument("--seconds", type=float, default=math.inf, help="after which no other problem is begun")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of each problem")
+    parser.add_argument("--peers", choices=("all", "eager"), default="all", help="eager: without torch.compile")
     parser.add_argument("--result", type=Path, default=RESULT, help="where the rows go instead")
     asked = parser.parse_args(words)
     try:
@@ -58,6 +60,8 @@ def main(words: Sequence[str]) -> int:
         parser.error(str(error))
     rows = rows_of_the_grid(asked.result)
     wanted = [item for item in items() if not asked.only or item.workload in asked.only]
+    if asked.peers == "eager":
+        wanted = [replace(item, peers=tuple(name for name in item.peers if name != "compile")) for item in wanted]
     if asked.missing:
         there = {(row.workload, row.problem) for row in rows if row.provider == OURS}
         wanted = [item for item in wanted if item.key not in there]

@@ -181,7 +181,8 @@ def test_the_eager_backend_computes_few_images_at_a_time_where_pytorch_would_los
         y = separable(tensors, case)
         assert computed == [images] * (5 // images) + [5 % images] * (5 % images > 0)
         assert y.stride() == whole.stride()
-        assert torch.allclose(y, whole)
+        most = whole.abs().max() * torch.finfo(dtype).eps
+        assert (y - whole).abs().max() <= 4 * most  # added up in another order
     ops.forget_plans()
 
 

@@ -1,6 +1,7 @@
 """The configurations of the CUDA kernel: what they ask of shared memory, without a GPU."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sepconv.problem import CHANNELS_FIRST, CHANNELS_LAST
-from sepconv.tuning import hopper, hopper_candidates
+from sepconv.tuning import hopper, hopper_candidates, nearest, patches
 from sepconv.tuning.hopper import CudaConfig
 
 
@@ -17,13 +18,14 @@ def check(shape: Shape, dtype: torch.dtype, precision: str) -> None:
     problem = shape.problem(dtype, precision)
     config = hopper_candidates.configuration(problem, UNITS)
     if config is None:
-        smallest = CudaConfig(1, 128, False, 1, 1, 0, 1, 64)  # which holds the operand of less than a tile
+        smallest = CudaConfig(1, 128, False, 2, 2, 1, 1, beside=True, tile=64)
+        cannot_load = not (hopper.copied_in_rows(problem) or hopper.can_gather(problem))
         streams = shape.channels * dtype.itemsize % 16 == 0 and shape.layout == CHANNELS_FIRST
-        too_many = not streams and (shape.outputs > 512 or shape.channels > 64)
-        assert too_many or shape.channels > 256 or hopper.shared_bytes(problem, smallest) > hopper.SHARED_BYTES / 3
+        too_many = not streams and (shape.outputs > 128 or shape.channels > 64)
+        assert cannot_load or too_many or hopper.shared_bytes(problem, smallest) > patches.SHARED_BYTES / 3
         return
     assert config.weight_stages or config.cluster * config.outputs >= shape.outputs
-    assert hopper.shared_bytes(problem, config) <= hopper.SHARED_BYTES
+    assert hopper.legal(problem, config)
     chunks = hopper.own_channels(problem, config) // hopper.chunk(problem) * config.cluster
     all_outputs = config.weight_stages > 0 and not config.beside
     stays = all_outputs or config.outputs > hopper.PASS  # the operand of a tile, for several passes
@@ -84,3 +86,29 @@ def test_the_terms_follow_precision_and_dtype() -> None:
     found = [hopper.terms(A.problem(dtype, precision)) for dtype, precision in PRECISIONS]
     assert found == [3, 2, 1, 1]
     assert hopper.terms(A.problem(torch.float32, "tf32")) == 2
+
+
+def test_few_tiles_are_spread_over_the_output_channels_and_many_are_not() -> None:
+    problem = replace(B, batch=1, size=(800,)).problem(torch.float32, "high")
+    one, many = (hopper_candidates.configuration(replace(problem, batch=batch), UNITS) for batch in (1, 32))
+    assert one is not None
+    assert many is not None
+    assert one.beside
+    assert not many.beside
+
+
+def test_the_nearest_measured_problem_decides() -> None:
+    fast = replace(A, batch=64, size=(112, 112)).problem(torch.float32, "high")
+    slow = replace(A, batch=1, channels=1536, outputs=2048, size=(10, 10)).problem(torch.float32, "high")
+    found = [nearest.nearest(problem) for problem in (fast, slow)]
+    assert [one is not None and one.ratio < 1 for one in found] == [True, False]
+    assert nearest.nearest(replace(fast, layout=CHANNELS_LAST)) is None  # nothing like it was measured
+    far = replace(A, batch=100_000, channels=1, outputs=1, size=(1, 1)).problem(torch.float32, "high")
+    assert nearest.nearest(far) is None
+
+
+def test_a_table_that_is_written_reads_the_same(tmp_path: Path) -> None:
+    rows = list(nearest.measured(nearest.TABLE))
+    assert len(rows) > 100
+    nearest.write(rows, tmp_path / "table.csv")
+    assert (tmp_path / "table.csv").read_bytes() == nearest.TABLE.read_bytes()

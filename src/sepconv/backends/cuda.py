@@ -19,7 +19,7 @@ from sepconv.device import Device
 from sepconv.errors import CompilerError, StoreError
 from sepconv.jit import nvrtc
 from sepconv.problem import CHANNELS_FIRST, CHANNELS_LAST, Operands, Options, Problem
-from sepconv.tuning import hopper, hopper_candidates, patches
+from sepconv.tuning import hopper, hopper_candidates, nearest, patches
 from sepconv.tuning.hopper import CudaConfig
 
 SOURCES = Path(kernels.__file__).parent / "cuda"
@@ -55,13 +55,20 @@ class CudaBackend:
 
     def slower(self, problem: Problem, device: Device) -> list[str]:
         config = self.configure(problem, device)[0]
+        known = nearest.nearest(problem)
+        if known is not None:
+            if known.ratio <= 1:
+                return []
+            return [
+                f"takes {known.ratio:.2f} times as long as PyTorch's kernels on the nearest measured problem: {known.sizes}"
+            ]
         tiles = math.prod(hopper.tiles(problem, config))
         if tiles < device.units:
             return [f"{tiles} tiles of {config.tile} pixels are too few for {device.units} SMs"]
         if problem.out_size[-1] * LEAST_OF_TILE < config.tile:
             return [f"rows of {problem.out_size[-1]} pixels fill less than a third of tiles of {config.tile}"]
         if hopper.has_patches(problem, config) or problem.epilogue.residual:
-            return ["patches and residuals have not been measured on a GPU yet"]
+            return ["nothing like it has been measured beside PyTorch's kernels yet"]
         return []
 
     def is_ready(self, problem: Problem, device: Device) -> bool:
@@ -220,7 +227,8 @@ class _Launch(cuda_driver.Launch):
 @dataclass(frozen=True)
 class Kernel:
     """A loaded kernel: `launch` makes what a thread launches it with. `compute_dense` takes dense operands, and gives None
-    where one that the copy engine loads does not lie on a multiple of 16 bytes; `aligned` says whether it loads x and the residual."""
+    where one that the copy engine loads does not lie on a multiple of 16 bytes; `aligned` says whether these are x and the
+    residual too."""
 
     launch: Callable[[], _Launch]
     compute_dense: Callable[[Operands], Tensor | None]

@@ -202,10 +202,9 @@ def has_patches(problem: Problem, config: CudaConfig) -> bool:
 
 def copied_in_rows(problem: Problem) -> bool:
     """Whether the copy engine can load and store rows of pixels, or of channels: they are whole 16 bytes."""
+    runs = [problem.in_size[-1], problem.out_size[-1]]
     if _channels_last(problem):
-        runs = (problem.in_channels, problem.out_channels)
-    else:
-        runs = (problem.in_size[-1], problem.out_size[-1])
+        runs = [problem.in_channels, problem.out_channels]
     return all(run * problem.dtype.itemsize % ROW_BYTES == 0 for run in runs)
 
 

@@ -10,7 +10,6 @@ from sepconv.tuning import patches
 from sepconv.tuning.hopper import (
     MOST_READ,
     PASS,
-    SHARED_BYTES,
     TILE,
     CudaConfig,
     can_gather,
@@ -27,7 +26,7 @@ from sepconv.tuning.hopper import (
     weight_part,
     window_rows,
 )
-from sepconv.tuning.patches import GROUP_ROWS
+from sepconv.tuning.patches import GROUP_ROWS, SHARED_BYTES
 
 MOST_ABOVE_LEAST = (1.25, 2.0)  # times the least cost: among such patches others do not matter, and then among such
 WEIGHTS = 64  # pixels, whose products cost as much as the weights that a gathered tile takes
@@ -149,9 +148,10 @@ def _fills_tiles(problem: Problem, tile: int) -> bool:
 
 
 def _patched(problem: Problem) -> Iterator[CudaConfig]:
-    """Whole windows with channels last: patches that cost little come first, weights that stay in one block before those that pass by.
+    """Whole windows with channels last: patches that cost little come first, then weights that stay in one block.
 
-    These come before weights that stay in a cluster: 80 -> 480 channels of 32x32 take 48 us instead of 89 (H200, 2026-11-30).
+    Weights that pass by come before those that stay in a cluster: 80 -> 480 channels of 32x32 take 48 us instead of 89
+    (H200, 2026-11-30).
     """
     costs = patches.costs(problem, GROUP_ROWS)
     least = min(costs.values(), default=0.0)
@@ -165,7 +165,7 @@ def _patched(problem: Problem) -> Iterator[CudaConfig]:
 
 
 def _gathered(problem: Problem) -> Iterator[CudaConfig]:
-    """Input that each warp gathers by itself, in patches: those that cost little come first, weights that stay before weights that pass by."""
+    """Input that each warp gathers by itself, in patches: those that cost little come first, then weights that stay."""
     if not can_gather(problem):
         return
     costs = [
@@ -198,13 +198,16 @@ def _gathered_streaming(problem: Problem) -> Iterator[CudaConfig]:
 
 
 def _sharing(problem: Problem) -> list[int]:
-    """Sizes of clusters that share the window's step, the best first: those whose blocks all have output channels, the larger before."""
+    """Sizes of clusters that share the window's step, the best first: blocks without output channels are of no use."""
     blocks = math.ceil(problem.out_channels / PASS)
     return sorted((1, 2, 3, 4), key=lambda size: (up(blocks, size), -size))
 
 
 def _passing_by(problem: Problem) -> Iterator[CudaConfig]:
-    """Channels first, weights that pass by: any number of channels fits. Products of one term take the chunks of a part at a time."""
+    """Channels first, weights that pass by: any number of channels fits.
+
+    Products of one term take the chunks of a part at a time.
+    """
     least = weight_part(problem, CudaConfig(1, PASS, False, 2, 2, 0, 2)) // chunk(problem) if terms(problem) == 1 else 1
     for tile in _tiles(problem):
         boxes = tile * problem.dtype.itemsize // 128
