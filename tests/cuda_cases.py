@@ -128,6 +128,7 @@ SHAPES += [
     replace(Shape(1, 512, 520, (72,), (63,), ((31, 31),), biases=(False, True)), residual=True),
     replace(Shape(1, 520, 300, (136,), (33,), ((16, 16),), biases=(False, True)), residual=True),
     Shape(1, 600, 100, (72,), (5,), ((2, 2),)),
+    Shape(2, 64, 384, (136,), (9,), ((4, 4),)),
     Shape(3, 24, 40, (7, 7), (3, 3), _SAME, ("relu", "relu6"), (True, True)),
     Shape(2, 40, 130, (14, 14), (3, 3), _SAME, biases=(False, True)),
     replace(Shape(1, 264, 72, (19, 19), (3, 3), _SAME, ("relu", "relu"), (True, True)), residual=True),

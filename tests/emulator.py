@@ -85,14 +85,35 @@ class Emulator:
         return 0
 
 
+class Results:
+    """Fresh results, each between two guards that nobody is to write to."""
+
+    GUARD = 1024  # elements, so that a result lies on whole 16 bytes
+
+    def __init__(self) -> None:
+        self.whole: list[torch.Tensor] = []
+
+    def empty(self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        count = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+        whole = torch.full((count + 2 * self.GUARD,), torch.nan, dtype=dtype)
+        self.whole.append(whole)
+        return whole[self.GUARD : self.GUARD + count].as_strided(size, stride)
+
+    def check(self) -> None:
+        for whole in self.whole:
+            assert whole[: self.GUARD].isnan().all(), "something was written before the result"
+            assert whole[-self.GUARD :].isnan().all(), "something was written behind the result"
+
+
 @contextmanager
 def in_place_of_a_gpu(emulator: Emulator) -> Iterator[None]:
+    results = Results()
     facts = SimpleNamespace(multi_processor_count=MULTIPROCESSORS, L2_cache_size=1 << 20)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nvrtc, "cubin", emulator.build)
         patch.setattr(cuda_driver, "load", lambda code, name, shared: code)
         patch.setattr(cuda_driver, "driver", lambda: emulator)
-        patch.setattr(cuda_driver, "empty", lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype))
+        patch.setattr(cuda_driver, "empty", results.empty)
         patch.setattr(torch.cuda, "device", lambda _: nullcontext())
         patch.setattr(torch.cuda, "get_device_properties", lambda _: facts)
         patch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
@@ -100,5 +121,6 @@ def in_place_of_a_gpu(emulator: Emulator) -> Iterator[None]:
         for backend in (cuda, portable):
             backend._kernel.cache_clear()
         yield
+        results.check()
     for backend in (cuda, portable):
         backend._kernel.cache_clear()

@@ -37,8 +37,9 @@ def test_every_kernel_compiles_well(shape: Shape, dtype: torch.dtype, precision:
     problem = shape.problem(dtype, precision)
     reasons = CudaBackend().reasons(problem, H200)
     if reasons:
-        assert dtype is torch.float32
-        assert re.search("do not fit in shared memory", reasons[0]), reasons
+        expected = "do not fit in shared memory" if hopper.copied_in_rows(problem) else "no multiple of 16"
+        assert expected in reasons[0]
+        assert dtype is torch.float32 or not hopper.copied_in_rows(problem)
         return
     code, log = nvrtc.compiled(nvrtc.artifact(built(problem)), tmp_path)
     assert code[:4] == b"\x7fELF"

@@ -21,8 +21,6 @@ constexpr int kTeamChunks = kOwnChunks / kTeams;
 // taps.
 constexpr int kMostAtOnce = kPatches ? 4 : !kBands ? 1 : kRolls ? 2 : kSteps, kStepsAtOnce = kMostAtOnce < kSteps ? kMostAtOnce : kSteps;
 
-constexpr int kOfTaps = kPatches ? 1 : kStepsAtOnce;  // rows of taps that they have together
-
 // Sums of what a lane has at a time; and those of rows that are begun.
 struct Done {
   float v[kAtOnce][kPixels];
@@ -72,16 +70,16 @@ __device__ __forceinline__ void look_through(Done (&done)[kStepsAtOnce], AnyLane
   for (int i = 0; i < kStepsAtOnce; ++i) from[i] = lane.input_of(stage, first + i);
 #pragma unroll
   for (int h = 0; !kManyTaps && h < kKernelH; ++h) {
-    Taps taps[kOfTaps];
+    Taps taps;
     Input input[kStepsAtOnce];
 #pragma unroll
-    for (int i = 0; i < kOfTaps; ++i) lane.load_taps(taps[i], part, first + i, h);
-#pragma unroll
-    for (int i = 0; i < kStepsAtOnce; ++i) lane.load(input[i], from[i], h);
+    for (int i = 0; kPatches && i < kStepsAtOnce; ++i) lane.load(input[i], from[i], h);
 #pragma unroll
     for (int i = 0; i < kStepsAtOnce; ++i) {
-      if (h == 0) done[i].begin(taps[i % kOfTaps]);
-      add_row(done[i].v, taps[i % kOfTaps], input[i]);
+      if (!kPatches || i == 0) lane.load_taps(taps, part, first + i, h);
+      if (!kPatches) lane.load(input[i], from[i], h);
+      if (h == 0) done[i].begin(taps);
+      add_row(done[i].v, taps, input[i]);
     }
   }
   if constexpr (kManyTaps) {
