@@ -14,8 +14,9 @@ from torch import Tensor
 from sepconv.backends import cuda
 from sepconv.backends.cuda import CudaBackend
 from sepconv.device import Device
-from sepconv.problem import Operands
-from sepconv.tuning import hopper_candidates
+from sepconv.problem import CHANNELS_LAST, Operands
+from sepconv.tuning import hopper, hopper_candidates
+from sepconv.tuning.hopper import CudaConfig
 
 pytestmark = needs_compiler
 CPU = torch.device("cpu")
@@ -96,3 +97,43 @@ def test_any_strides_of_x(run: Run, shape: Shape, form: str) -> None:
     else:
         tensors[0] = torch.cat([torch.zeros(1), x.flatten()])[1:].view(x.shape)
     check_all(shape, tensors, "high", run(shape, tensors, "high"))
+
+
+def kinds_of(shape: Shape, dtype: torch.dtype, precision: str) -> list[CudaConfig]:
+    """One legal configuration of each kind that the problem can have."""
+    problem, found = shape.problem(dtype, precision), {}
+    for config in hopper_candidates.candidates(problem, UNITS):
+        kind = (
+            config.cluster,
+            config.outputs,
+            config.rolls,
+            config.weight_stages > 0,
+            config.beside,
+            config.gathers,
+            config.tile,
+        )
+        if hopper.legal(problem, config):
+            found.setdefault(kind, config)
+    return list(found.values())
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "precision"),
+    [
+        (Shape(1, 64, 384, (72,), (9,), ((4, 4),)), torch.float16, "ieee"),
+        (Shape(2, 40, 130, (9, 14), (3, 3), ((1, 1), (1, 1))), torch.float32, "high"),
+        (Shape(2, 72, 136, (9, 9), (3, 3), ((1, 1), (1, 1)), layout=CHANNELS_LAST), torch.float16, "ieee"),
+    ],
+    ids=str,
+)
+def test_the_same_bits_with_any_configuration(
+    emulator: Emulator, nan_in_fresh_memory: None, shape: Shape, dtype: torch.dtype, precision: str
+) -> None:
+    """Since a configuration may hang on the batch, an image would else have other bits in another batch."""
+    problem, tensors = shape.problem(dtype, precision), tensors_of(CPU, shape, dtype)
+    configs = kinds_of(shape, dtype, precision)
+    with in_place_of_a_gpu(emulator):
+        results = [cuda._kernel(problem, config, 0).compute(Operands(*tensors)) for config in configs]
+    check_all(shape, tensors, precision, results[0])
+    assert len(configs) > 3
+    assert [config for config, y in zip(configs, results, strict=True) if not same_bits(y, results[0])] == []
