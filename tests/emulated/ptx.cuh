@@ -74,6 +74,7 @@ void change_registers() {}
 inline int unforeseen(int value) { return value; }
 inline int uniform(int value) { return value; }
 inline u64 cache_policy(bool) { return 0; }
+inline void prefetch(const void*) {}
 inline void let_go(const void*) {}
 
 // Call f(address in shared memory, address in the tensor or null) for each element of a box.

@@ -34,6 +34,19 @@ class Results {
     if (kFetchesResidual) fetch_residual(0, tile);
   }
 
+  // Where residuals come straight from memory, they are on their way to L2 meanwhile: of each of the warp's rows a lane has four pixels.
+  __device__ __forceinline__ void prefetch_residual(const Tile& tile) const {
+    if constexpr (kResidual && !kChannelsLast && (kStaged == 0 || kGathers)) {
+      const Spot spot = spot_of(tile, group_);
+      const int lane = unforeseen(threadIdx.x) % 32, pixel = lane * 4, output = group_output(tile) + unforeseen(thread_) / 32 * 16;
+      const int row = spot.row + (kPatches ? pixel / kPatchColumns : 0), column = spot.column + (kPatches ? pixel % kPatchColumns : pixel);
+      if (pixel >= kColumns || row >= kOutH || column >= kOutW) return;
+      const char* at = static_cast<const char*>(call_.residual) + index_of<kOutputs, kOutH, kOutW>(spot.image, output, row, column) * kElementBytes;
+#pragma unroll 1
+      for (int i = 0; i < 16 && output + i < kOutputs; ++i, at += (long long)(kOutH) * kOutW * kElementBytes) prefetch(at);
+    }
+  }
+
   // All of a pass, as many boxes at a time as are staged.
   __device__ __forceinline__ void put(float (&sum)[kSums], const Tile& tile) {
 #pragma unroll
@@ -253,6 +266,8 @@ class Results {
     commit_stores();
     if (wait) wait_stores();
   }
+  static constexpr long long kPlane = (long long)(kOutH) * kOutW;
+  static constexpr int kRowsAtOnce = 8;  // whose residuals are loaded together
   // The rows of this warp that are staged, from some eight on, by the warp itself: a lane has one pixel of each.
   __device__ __forceinline__ void store_rows(int begin, const Tile& tile) const {
     __syncwarp();
@@ -263,14 +278,20 @@ class Results {
       const int pixel = begin * 8 + box * kBoxColumnsOut + lane, row = spot.row + pixel / kPatchColumns, column = spot.column + pixel % kPatchColumns;
       if (pixel >= kPatchPixels || row >= kOutH || column >= kOutW) continue;
       const long long at = index_of<kOutputs, kOutH, kOutW>(spot.image, output, row, column);
-#pragma unroll 4
-      for (int i = 0; i < 16; ++i) {
-        const int in_box = first + i;
-        float result = load_float(staged_ + box * kResultBytes + in_box * 128 + ((lane / 4 ^ in_box % 8) << 4) + lane % 4 * 4);
-        if (!kWholeOutputs && output + i >= kOutputs) continue;
-        const long long there = at + i * ((long long)(kOutH) * kOutW);
-        if constexpr (kResidual) result += element(call_.residual, there);
-        set_element(call_.y, there, result);
+#pragma unroll 1
+      for (int some = 0; some < 16; some += kRowsAtOnce) {
+        float results[kRowsAtOnce];
+#pragma unroll
+        for (int i = 0; i < kRowsAtOnce; ++i) {
+          const bool exists = kWholeOutputs || output + some + i < kOutputs;
+          results[i] = kResidual && exists ? element(call_.residual, at + (some + i) * kPlane) : 0.f;
+        }
+#pragma unroll
+        for (int i = 0; i < kRowsAtOnce; ++i) {
+          const int in_box = first + some + i;
+          results[i] += load_float(staged_ + box * kResultBytes + in_box * 128 + ((lane / 4 ^ in_box % 8) << 4) + lane % 4 * 4);
+          if (kWholeOutputs || output + some + i < kOutputs) set_element(call_.y, at + (some + i) * kPlane, results[i]);
+        }
       }
     }
   }

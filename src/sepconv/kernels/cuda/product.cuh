@@ -331,6 +331,7 @@ class Product {
     Sums sums;
     sums.leave_open();
     weights_.begin(pass);
+    results_.prefetch_residual(tile);
     if constexpr (kSplitAnew) multiply_pass_split(sums, slot, one, weights_, put_held);
     else multiply_pass(sums, slot, one, weights_, put_held);
     weights_.end();

@@ -107,6 +107,9 @@ __device__ __forceinline__ void let_go(const void* p) {
   asm volatile("applypriority.global.L2::evict_normal [%0], 128;" ::"l"(reinterpret_cast<u64>(p) / 128 * 128) : "memory");
 }
 
+// The line around an address in global memory is going to be needed.
+__device__ __forceinline__ void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
 // A box of a tensor into shared memory.
 __device__ __forceinline__ void load_box(u32 to, const TensorMap& map, u32 barrier, int column, int row, int channel, int image, u64 policy) {
   const auto load = [&](int a, int b, int c) {
