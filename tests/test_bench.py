@@ -352,7 +352,8 @@ def test_eager_in_the_other_layout_takes_part(layout: str, other: str) -> None:
 def test_torch_compile_in_training() -> None:
     found = measured(request(baselines.Compile(), baselines.EagerIn(CHANNELS_LAST), training=True), index=3)
     assert [row.provider for row in found.rows] == ["sepconv", "compile", "eager_channels_last"]
-    assert not found.wrong
+    # On some CPUs a peer rounds a little worse than the budget, which comes from eager PyTorch in the same layout.
+    assert not [words for words in found.wrong if words.startswith(baselines.OURS.name)]
     assert not found.skipped
 
 
