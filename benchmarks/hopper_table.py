@@ -1,10 +1,12 @@
-"""Which of the measured problems the kernel for Hopper is slower on than PyTorch: the table that dispatch looks into.
+"""Where the kernel for Hopper is slower than PyTorch's own: the table that dispatch looks into, from measured rows.
 
-    SEPCONV_BACKEND=cuda python benchmarks/cuda_grid.py --peers eager --result benchmarks/results/cuda-grid-kernel.csv
+    export SEPCONV_BACKEND=cuda; python benchmarks/cuda_grid.py --peers eager --result benchmarks/results/cuda-grid-kernel.csv
+    export SEPCONV_BACKEND=eager; python benchmarks/cuda_grid.py --peers eager --result benchmarks/results/cuda-grid-eager.csv
     python benchmarks/hopper_table.py
 
-The first command measures the kernel on all of the grid, also where dispatch would pick PyTorch; this one writes
-src/sepconv/tuning/tables/hopper.csv from its rows. Rows in bfloat16 say the same as those in float16 and are left out.
+The first two measure each of both on the grid, whichever dispatch would pick; this one writes
+src/sepconv/tuning/tables/hopper.csv. The eager backend computes float32 in full, where PyTorch by itself may use TF32: where
+its rows are missing PyTorch's time stands for it. Rows in bfloat16 say the same as those in float16 and are left out.
 """
 
 import sys
@@ -18,28 +20,31 @@ from sepconv.problem import Problem
 from sepconv.tuning import nearest
 from sepconv.tuning.nearest import Measured
 
-ROWS = Path(__file__).parent / "results" / "cuda-grid-kernel.csv"
+RESULTS = Path(__file__).parent / "results"
+KERNEL, EAGER = RESULTS / "cuda-grid-kernel.csv", RESULTS / "cuda-grid-eager.csv"
 
 
 def main() -> int:
     problems = {str(item.entry.problem): item.entry.problem for item in items()}
-    found = table(report.read_csv(ROWS), problems)
+    kernel, eager = (times(report.read_csv(file), OURS.name) for file in (KERNEL, EAGER))
+    peer = times(report.read_csv(KERNEL), "eager")
+    found = [
+        measured(problems[name], kernel[name], eager.get(name, peer[name]))
+        for name in kernel
+        if name in problems and name in peer
+    ]
     nearest.write(found, nearest.TABLE)
     print(f"{len(found)} problems, of which the kernel is slower on {sum(one.ratio > 1 for one in found)}")
     return 0
 
 
-def table(rows: list[report.Row], problems: dict[str, Problem]) -> list[Measured]:
-    """Each problem of which both times are known, once."""
-    times: dict[str, dict[str, float]] = {}
-    for row in rows:
-        if row.ms is not None and row.problem in problems and row.dtype != "bfloat16":
-            times.setdefault(row.problem, {})[row.provider] = row.ms * 1e3
-    return [
-        measured(problems[name], both[OURS.name], both["eager"])
-        for name, both in times.items()
-        if both.keys() >= {OURS.name, "eager"}
-    ]
+def times(rows: list[report.Row], provider: str) -> dict[str, float]:
+    """The microseconds of a provider, by problem."""
+    return {
+        row.problem: row.ms * 1e3
+        for row in rows
+        if row.provider == provider and row.ms is not None and row.dtype != "bfloat16"
+    }
 
 
 def measured(problem: Problem, kernel_us: float, eager_us: float) -> Measured:

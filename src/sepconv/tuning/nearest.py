@@ -1,4 +1,4 @@
-"""What the kernel for Hopper took beside PyTorch's own on problems that were measured, and which of them is nearest to another.
+"""What the kernel for Hopper took beside the eager backend on problems that were measured, and which is nearest to another.
 
 The table is made from measured rows by `python benchmarks/hopper_table.py`; looking something up in it measures nothing.
 """
@@ -38,7 +38,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Measured:
-    """A problem that was measured: its kind, its sizes, and the microseconds of the kernel and of PyTorch in the same layout."""
+    """A problem that was measured: its kind, its sizes, and the microseconds of the kernel and of the eager backend."""
 
     rank: int
     layout: str
@@ -49,7 +49,7 @@ class Measured:
 
     @property
     def ratio(self) -> float:
-        """How many times as long as PyTorch the kernel takes."""
+        """How many times as long as the eager backend the kernel takes."""
         return self.kernel_us / self.eager_us
 
 
