@@ -64,10 +64,9 @@ def _in_rows(problem: Problem, units: int) -> Iterator[CudaConfig]:
     write results by way of shared memory and load the residual so: 256 -> 256 channels, 33 taps, 64 us instead of 83
     (float32 as "high", H200, 2026-11-30).
     """
-    few = replace(problem, batch=1)
-    sets = math.ceil(problem.out_channels / PASS)
+    row_tiles = math.ceil(problem.out_size[-1] / (TILE // 2)) * problem.batch * math.prod(problem.out_size[:-1])
     passing = [config for config in _passing_by(problem) if _can_stream(problem)]
-    if problem.batch * _row_tiles(few, TILE // 2) * sets <= units:
+    if row_tiles * math.ceil(problem.out_channels / PASS) <= units:
         yield from (config for config in passing if config.tile == TILE // 2)
     resident = [config for config in _resident(problem, rolls=False) if config.outputs == PASS]
     yield from (config for config in resident if config.cluster == 1)
@@ -78,10 +77,6 @@ def _in_rows(problem: Problem, units: int) -> Iterator[CudaConfig]:
         yield from _streaming(problem)
     yield from _resident(problem, rolls=False)
     yield from passing
-
-
-def _row_tiles(problem: Problem, tile: int) -> int:
-    return math.ceil(problem.out_size[-1] / tile) * problem.batch * math.prod(problem.out_size[:-1])
 
 
 def _resident(problem: Problem, rolls: bool) -> Iterator[CudaConfig]:
