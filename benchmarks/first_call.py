@@ -30,7 +30,7 @@ from sepconv.bench import baselines, data, report
 from sepconv.bench.workloads import workload
 from sepconv.device import describe, usable
 from sepconv.dispatch import plan
-from sepconv.words import DTYPE_NAMES
+from sepconv.problem import DTYPE_NAMES
 
 RESULT = Path(__file__).parent / "results" / "first-call.csv"
 # Workload, dtype, precision.

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
 PRECISIONS = ("ieee", "high", "tf32")
 DIRECTIONS = ("forward", "backward")
 CHANNELS_FIRST = "channels_first"

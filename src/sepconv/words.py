@@ -14,12 +14,11 @@ from sepconv.arguments import ActivationLike
 from sepconv.device import Device, usable
 from sepconv.errors import ArgumentValueError
 from sepconv.functional import problem_and_device
-from sepconv.problem import CHANNELS_FIRST, CHANNELS_LAST, DTYPES, Operands, Problem, dense_strides
+from sepconv.problem import CHANNELS_FIRST, CHANNELS_LAST, DTYPE_NAMES, Operands, Problem, dense_strides
 
 P = ParamSpec("P")
 T = TypeVar("T")
 LAYOUTS = {name: name for name in (CHANNELS_FIRST, CHANNELS_LAST)}
-DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
 
 
 @dataclass(frozen=True, kw_only=True)

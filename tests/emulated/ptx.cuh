@@ -2,6 +2,7 @@
 // a turn, and not at once: whoever does not wait for it finds what was there before.
 #pragma once
 
+#include "async.cuh"
 #include "words.cuh"
 
 namespace sepconv {
@@ -137,25 +138,10 @@ inline void wait_stores() {
 }
 inline void wait_stores_read() { wait_stores(); }
 
-// Of each thread, the copies in groups, the last of which is open; what it waits for is done at once.
-inline std::vector<std::vector<std::function<void()>>>& copies() {
-  static std::vector<std::vector<std::function<void()>>> all[kFibers];
-  if (all[fiber].empty()) all[fiber].emplace_back();
-  return all[fiber];
-}
-inline void copy_four(u32 to, const void* from, bool exists) {
-  copies().back().push_back([=] {
-    if (exists) std::memcpy(&shared<char>(to), from, 4);
-    else std::memset(&shared<char>(to), 0, 4);
-  });
-}
-inline void commit_copies() { copies().emplace_back(); }
-template <int Pending>
-void wait_copies() {
-  while (copies().size() > Pending + 1) {
-    for (auto& copy : copies().front()) copy();
-    copies().erase(copies().begin());
-  }
+// Into shared memory by its address, where async.cuh knows pointers.
+template <int Bytes>
+void start_copy(u32 to, const void* from, bool exists) {
+  start_copy<Bytes>(static_cast<void*>(&shared<char>(to)), from, exists);
 }
 
 template <int Count>

@@ -54,7 +54,6 @@ class CudaBackend:
         return [failure] if failure else []
 
     def slower(self, problem: Problem, device: Device) -> list[str]:
-        config = self.configure(problem, device)[0]
         known = nearest.nearest(problem)
         if known is not None:
             if known.ratio <= 1:
@@ -62,6 +61,7 @@ class CudaBackend:
             return [
                 f"takes {known.ratio:.2f} times as long as PyTorch's kernels on the nearest measured problem: {known.sizes}"
             ]
+        config = self.configure(problem, device)[0]
         tiles = math.prod(hopper.tiles(problem, config))
         if tiles < device.units:
             return [f"{tiles} tiles of {config.tile} pixels are too few for {device.units} SMs"]
@@ -111,14 +111,7 @@ class CudaBackend:
 
 def _limits(problem: Problem) -> list[tuple[bool, str]]:
     """What the kernel asks of a problem: whether it holds, and the reason where it does not."""
-    size = problem.dtype.itemsize
-    channels_last = problem.layout == CHANNELS_LAST
-    most_read = hopper.MOST_READ[0 if channels_last else 1]
-    gathers = hopper.can_gather(problem)
-    if channels_last:
-        runs = {"input pixels": problem.in_channels, "output pixels": problem.out_channels}
-    else:
-        runs = {"input rows": problem.in_size[-1], "output rows": problem.out_size[-1]}
+    gathers, most_read = hopper.can_gather(problem), hopper.most_read(problem)
     return [
         (problem.direction == "forward", "computes the forward pass only"),
         (problem.rank <= 2, f"computes 1-D and 2-D, not {problem.rank}-D"),
@@ -133,8 +126,8 @@ def _limits(problem: Problem) -> list[tuple[bool, str]]:
             f"reaches {most_read} columns in all for four pixels",
         ),
         *(
-            (gathers or n * size % ROW_BYTES == 0, f"{name} of {n * size} bytes are no multiple of {ROW_BYTES}")
-            for name, n in runs.items()
+            (gathers or size % ROW_BYTES == 0, f"{name} of {size} bytes are no multiple of {ROW_BYTES}")
+            for name, size in hopper.runs(problem).items()
         ),
         (problem.batch * math.prod(problem.out_size) < 2**31, "counts rows and pixels in 32 bits"),
     ]

@@ -16,8 +16,8 @@ from rich.progress import Progress
 from sepconv.bench import baselines, measure, pages, report, roofline, timing, workloads
 from sepconv.device import describe, resolve_precision
 from sepconv.errors import ArgumentValueError
-from sepconv.problem import CHANNELS_FIRST, PRECISIONS, Problem
-from sepconv.words import DTYPE_NAMES, LAYOUTS, one_of, some_of
+from sepconv.problem import CHANNELS_FIRST, DTYPE_NAMES, PRECISIONS, Problem
+from sepconv.words import LAYOUTS, one_of, some_of
 
 FUSED_DTYPES = ("float32", "float16", "bfloat16")  # what `all` means: those of the fused kernels
 _DIRECTIONS = ("forward", "training")

@@ -13,11 +13,11 @@ from sepconv.bench.rig import Run, Tuned, label, start, tune
 from sepconv.console import print_json, print_section, print_table, print_wrapped, progress
 from sepconv.device import describe, resolve_precision
 from sepconv.errors import ArgumentValueError, UnsupportedError
-from sepconv.problem import Problem
+from sepconv.problem import DTYPE_NAMES, Problem
 from sepconv.tuning import model
 from sepconv.tuning.facts import Facts, device_facts, problem_facts
 from sepconv.tuning.search import Outcome, Timed
-from sepconv.words import DTYPE_NAMES, LAYOUTS, Asked, asking, device_of, one_of
+from sepconv.words import LAYOUTS, Asked, asking, device_of, one_of
 
 INTERRUPTED = 130  # the exit code of shells for it
 

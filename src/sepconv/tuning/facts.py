@@ -4,10 +4,9 @@ import dataclasses
 from typing import Any
 
 from sepconv.device import Device
-from sepconv.problem import DTYPES, Activation, Epilogue, Problem
+from sepconv.problem import DTYPE_NAMES, Activation, Epilogue, Problem
 
 Facts = dict[str, Any]
-_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
 
 
 def problem_facts(problem: Problem) -> Facts:
@@ -22,7 +21,13 @@ def problem_from(facts: Facts) -> Problem:
         epilogue[step] = Activation(*epilogue[step])
     sizes = {name: tuple(facts[name]) for name in ("in_size", "kernel_size", "stride", "dilation")}
     padding = tuple((before, after) for before, after in facts["padding"])
-    words = {**facts, **sizes, "padding": padding, "dtype": _DTYPES[facts["dtype"]], "epilogue": Epilogue(**epilogue)}
+    words = {
+        **facts,
+        **sizes,
+        "padding": padding,
+        "dtype": DTYPE_NAMES[facts["dtype"]],
+        "epilogue": Epilogue(**epilogue),
+    }
     return Problem(**words)
 
 

@@ -13,7 +13,6 @@ TILE, PASS = 128, 128  # pixels of a tile, output channels that are computed tog
 ROW_BYTES = 16  # of whose multiples the copy engine loads rows
 PATCH = (1, GROUP_ROWS)  # rows and columns of output pixels; where there are no others: half of a tile
 WINDOW_WARPS = 8  # of a block
-MOST_READ = 24, 32  # columns of x that a thread reads for four pixels of a row, of two channels or of one
 ANY = 1 << 30
 
 _TERMS = {"ieee": 3, "high": 2, "tf32": 2}
@@ -191,8 +190,13 @@ def own_channels(problem: Problem, config: CudaConfig) -> int:
 
     Weights of one term that pass by come in parts, whose chunks are multiplied together.
     """
-    together = weight_part(problem, config) if config.beside and terms(problem) == 1 else 1
-    return up(up(problem.in_channels, together), chunk(problem) * config.cluster) // config.cluster
+    whole = chunk(problem) * (chunks_together(problem) if config.beside else 1)
+    return up(up(problem.in_channels, whole), chunk(problem) * config.cluster) // config.cluster
+
+
+def chunks_together(problem: Problem) -> int:
+    """How many chunks are multiplied together where weights pass by: of one term those of a part of the weights."""
+    return 64 // chunk(problem) if terms(problem) == 1 else 1
 
 
 def has_patches(problem: Problem, config: CudaConfig) -> bool:
@@ -200,12 +204,17 @@ def has_patches(problem: Problem, config: CudaConfig) -> bool:
     return config.gathers or (_channels_last(problem) and not config.rolls)
 
 
+def runs(problem: Problem) -> dict[str, int]:
+    """The bytes of what lies together in x and in y: rows or, with channels last, pixels."""
+    found = {"input rows": problem.in_size[-1], "output rows": problem.out_size[-1]}
+    if _channels_last(problem):
+        found = {"input pixels": problem.in_channels, "output pixels": problem.out_channels}
+    return {name: elements * problem.dtype.itemsize for name, elements in found.items()}
+
+
 def copied_in_rows(problem: Problem) -> bool:
     """Whether the copy engine can load and store rows of pixels, or of channels: they are whole 16 bytes."""
-    runs = [problem.in_size[-1], problem.out_size[-1]]
-    if _channels_last(problem):
-        runs = [problem.in_channels, problem.out_channels]
-    return all(run * problem.dtype.itemsize % ROW_BYTES == 0 for run in runs)
+    return all(size % ROW_BYTES == 0 for size in runs(problem).values())
 
 
 def can_gather(problem: Problem) -> bool:
@@ -274,6 +283,11 @@ def columns_read(problem: Problem) -> int:
     if _channels_last(problem):
         return patches.input_box(problem, (1, 4))[1]
     return up(3 + 3 * problem.stride[-1] + 3 * problem.dilation[-1] + 1, 4) if problem.dtype.itemsize > 2 else 0
+
+
+def most_read(problem: Problem) -> int:
+    """How many columns of x a thread has registers for: of two channels or of one."""
+    return 24 if _channels_last(problem) else 32
 
 
 def whole_32_bytes(problem: Problem, elements: int) -> int:

@@ -8,22 +8,22 @@ from dataclasses import replace
 from sepconv.problem import CHANNELS_LAST, Problem
 from sepconv.tuning import patches
 from sepconv.tuning.hopper import (
-    MOST_READ,
     PASS,
     TILE,
     CudaConfig,
     can_gather,
     chunk,
+    chunks_together,
     columns_read,
     copied_in_rows,
     has_many_taps,
     legal,
     most_channels,
+    most_read,
     shared_bytes,
     stage_bytes,
     terms,
     up,
-    weight_part,
     window_rows,
 )
 from sepconv.tuning.patches import GROUP_ROWS, SHARED_BYTES
@@ -43,7 +43,7 @@ def configuration(problem: Problem, units: int) -> CudaConfig | None:
 
 def candidates(problem: Problem, units: int) -> Iterator[CudaConfig]:
     """Configurations for a problem, the best first; not all of them are legal."""
-    if not copied_in_rows(problem) or columns_read(problem) > MOST_READ[problem.layout != CHANNELS_LAST]:
+    if not copied_in_rows(problem) or columns_read(problem) > most_read(problem):
         yield from _gathered(problem)
         return
     yield from _resident(problem, rolls=True)
@@ -203,7 +203,6 @@ def _passing_by(problem: Problem) -> Iterator[CudaConfig]:
 
     Products of one term take the chunks of a part at a time.
     """
-    least = weight_part(problem, CudaConfig(1, PASS, False, 2, 2, 0, 2)) // chunk(problem) if terms(problem) == 1 else 1
     for tile in _tiles(problem):
         boxes = tile * problem.dtype.itemsize // 128
         for staged, slots, stages, weight_stages in (
@@ -212,7 +211,9 @@ def _passing_by(problem: Problem) -> Iterator[CudaConfig]:
             (1, 2, 4, 3),
             (1, 2, 2, 2),
         ):
-            yield CudaConfig(1, PASS, False, stages, slots * least, staged, weight_stages, True, tile)
+            yield CudaConfig(
+                1, PASS, False, stages, slots * chunks_together(problem), staged, weight_stages, True, tile
+            )
 
 
 def _streaming_beside(problem: Problem) -> Iterator[CudaConfig]:

@@ -9,9 +9,7 @@ from dataclasses import asdict, astuple, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 
-import torch
-
-from sepconv.problem import DTYPES, Problem
+from sepconv.problem import DTYPE_NAMES, Problem
 from sepconv.tuning.patches import of_2d
 
 TABLE = Path(__file__).parent / "tables" / "hopper.csv"
@@ -73,7 +71,7 @@ def nearest(problem: Problem) -> Measured | None:
     there = [
         (one.sizes.distance(wanted), one)
         for one in measured(TABLE)
-        if (one.rank, one.layout, _DTYPES[one.dtype].itemsize) == kind
+        if (one.rank, one.layout, DTYPE_NAMES[one.dtype].itemsize) == kind
     ]
     distance, found = min(there, key=lambda pair: pair[0], default=(math.inf, None))
     return found if distance <= FARTHEST else None
@@ -101,6 +99,3 @@ def _row(words: dict[str, str]) -> Measured:
     sizes = Sizes(**{field.name: int(words[field.name]) for field in fields(Sizes)})
     times = float(words["kernel_us"]), float(words["eager_us"])
     return Measured(int(words["rank"]), words["layout"], words["dtype"], sizes, *times)
-
-
-_DTYPES: dict[str, torch.dtype] = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}

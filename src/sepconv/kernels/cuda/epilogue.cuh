@@ -43,7 +43,7 @@ class Results {
       if (pixel >= kColumns || row >= kOutH || column >= kOutW) return;
       const char* at = static_cast<const char*>(call_.residual) + index_of<kOutputs, kOutH, kOutW>(spot.image, output, row, column) * kElementBytes;
 #pragma unroll 1
-      for (int i = 0; i < 16 && output + i < kOutputs; ++i, at += (long long)(kOutH) * kOutW * kElementBytes) prefetch(at);
+      for (int i = 0; i < 16 && output + i < kOutputs; ++i, at += kPlane * kElementBytes) prefetch(at);
     }
   }
 
@@ -63,6 +63,7 @@ class Results {
   }
 
  private:
+  static constexpr long long kPlane = (long long)(kOutH) * kOutW;  // elements of an output channel of an image
   static constexpr int kEights = kColumns / 8, kBoxEights = kBoxColumnsOut / 8;  // eights of columns of the product, and of a box
   static constexpr int kRunEights = kRun / 2;  // that make a run of a thread
   static constexpr bool kWholeOutputs = kOutputs % kClusterOutputs == 0, kWholeRows = kOutW % kTile == 0;  // all tiles are full
@@ -214,7 +215,7 @@ class Results {
       const bool is_output = kWholeOutputs || output(tile) + (kChannelsLast ? along : on) < kOutputs;
       const bool is_pixel = kWholeRows || pixel(tile) + (kChannelsLast ? on : along) < kOutW;
       if (!is_output || !is_pixel) continue;
-      constexpr long long kRowStep = kChannelsLast ? kOutputs : (long long)(kOutH) * kOutW;
+      constexpr long long kRowStep = kChannelsLast ? kOutputs : kPlane;
       if constexpr (kResidual) add_residual(run, to_y_ - static_cast<char*>(call_.y) + (on * kRowStep + along) * kElementBytes);
       store_run(to_y_ + (on * kRowStep + along) * kElementBytes, run);  // inside or outside of y: its rows are whole runs
     }
@@ -266,7 +267,6 @@ class Results {
     commit_stores();
     if (wait) wait_stores();
   }
-  static constexpr long long kPlane = (long long)(kOutH) * kOutW;
   static constexpr int kRowsAtOnce = 8;  // whose residuals are loaded together
   // The rows of this warp that are staged, from some eight on, by the warp itself: a lane has one pixel of each.
   __device__ __forceinline__ void store_rows(int begin, const Tile& tile) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "activation.cuh"
+#include "async.cuh"
 #include "operands.cuh"
 #include "walk.cuh"
 
@@ -24,9 +25,9 @@ struct WarpStage {
 };
 
 // Copies of the chunks that come next, in the order of the work.
-class Ahead {
+class CopiesAhead {
  public:
-  __device__ __forceinline__ Ahead(const Call& call, int rank, int warp, int lane)
+  __device__ __forceinline__ CopiesAhead(const Call& call, int rank, int warp, int lane)
       : call_(call), rank_(rank), warp_(warp), lane_(lane), item_(unforeseen(blockIdx.x) / kCluster) {
     find_spot();
   }
@@ -41,7 +42,7 @@ class Ahead {
       if (kDepthwiseBias) load_floats_of(to.bias(0), static_cast<const float*>(call_.depthwise_bias) + channel, kWarpChannels, kChannels - channel);
       if (++chunk_ == kOwnChunks) chunk_ = 0, item_ += gridDim.x / kCluster, find_spot();
     }
-    commit_copies();
+    close_group();
   }
 
  private:
@@ -57,13 +58,13 @@ class Ahead {
       const bool exists = unsigned(row) < unsigned(kInH) && unsigned(column) < unsigned(kInW);
       const float* const from = first + (exists ? row * kInW + column : 0);
 #pragma unroll
-      for (int c = 0; c < kWarpChannels; ++c) copy_four(to.box(c) + i * 4, from + c * (kInH * kInW), exists && channel + c < kChannels);
+      for (int c = 0; c < kWarpChannels; ++c) start_copy<4>(to.box(c) + i * 4, from + c * (kInH * kInW), exists && channel + c < kChannels);
     }
   }
   // Some floats, of which only the first ones may exist.
   __device__ __forceinline__ void load_floats_of(u32 to, const float* from, int count, int exist) const {
 #pragma unroll 1
-    for (int i = lane_; i < count; i += 32) copy_four(to + i * 4, from + i, i < exist);
+    for (int i = lane_; i < count; i += 32) start_copy<4>(to + i * 4, from + i, i < exist);
   }
 
   const Call& call_;
@@ -134,7 +135,7 @@ class GatherLane {
 
 // The work of one of the eight warps.
 __device__ __forceinline__ void gather(const Call& call, u32 stages, u32 slots, const Barriers& barriers, int rank, int warp, int lane) {
-  Ahead ahead(call, rank, warp, lane);
+  CopiesAhead ahead(call, rank, warp, lane);
   const GatherLane pixels(warp, lane);
   const auto stage_at = [&](int i) { return WarpStage{stages + (i * kDepthwiseWarps + warp) * kWarpStageBytes}; };
 #pragma unroll 1
@@ -144,7 +145,7 @@ __device__ __forceinline__ void gather(const Call& call, u32 stages, u32 slots, 
   for_items(call.parts, [&](const Item&) {
 #pragma unroll 1
     for (int chunk = 0; chunk < kOwnChunks; ++chunk, input.next(), output.next()) {
-      wait_copies<kStages - 2>();
+      wait_groups<kStages - 2>();
       __syncwarp();  // the others' copies are here, and they have read the stage that is loaded next
       ahead.load(stage_at(input.at == 0 ? kStages - 1 : input.at - 1));
       barrier_wait(barriers.slot_empty(output.at), output.parity ^ 1);

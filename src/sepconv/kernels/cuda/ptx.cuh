@@ -137,17 +137,6 @@ __device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.co
 __device__ __forceinline__ void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ __forceinline__ void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-// Four bytes into shared memory, or zeros where they do not exist; by a thread, in groups.
-__device__ __forceinline__ void copy_four(u32 to, const void* from, bool exists) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(exists ? 4 : 0) : "memory");
-}
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most `Pending` groups of this thread's copies are under way.
-template <int Pending>
-__device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
-}
-
 // The same place of another block of the cluster gets these bytes; the same barrier there gets one arrival and waits for them.
 __device__ __forceinline__ void send(u32 at, u32 barrier, u32 bytes, u32 rank) {
   asm volatile(
