@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -56,6 +57,19 @@ def test_the_second_of_two_calls_takes_it(taken: list[Any]) -> None:
         x = X * scale
         assert torch.allclose(separable(x, padding=1), pair(x, padding=1), atol=1e-6)
     assert [found is not None for found in taken] == [False, True, True]
+
+
+def test_numbers_that_can_change_are_read_anew(taken: list[Any]) -> None:
+    weight, pointwise = torch.randn(3, 1, 3, 3), torch.randn(4, 3, 1, 1)
+    x, step = torch.randn(2, 3, 9, 9), torch.tensor(1)
+
+    def rows(stride: Any) -> int:
+        return sepconv.separable_conv2d(x, weight, pointwise, stride=stride).shape[2]
+
+    assert [rows(1), rows(np.int32(2)), rows((2, 1)), rows(step), rows(np.int32(2))] == [7, 4, 4, 7, 4]
+    step.fill_(2)
+    assert rows(step) == rows([2, 2]) == 4
+    assert taken == [None] * len(taken)
 
 
 Change = Callable[[], Tensor]

@@ -11,7 +11,7 @@ from sepconv.device import Device, describe, float32_switch, usable
 from sepconv.errors import value_error
 from sepconv.plain import is_plain_call, keys_of
 from sepconv.problem import Operands, Problem
-from sepconv.shortcuts import kinds_of
+from sepconv.shortcuts import are_lasting, kinds_of
 
 
 def separable_conv1d(
@@ -201,11 +201,14 @@ def _overridden(rank: int, operands: Operands, words: Words) -> Tensor:
 
 def _remembered(rank: int, operands: Operands, words: Words) -> ops.Call:
     """The canonical options of a call and its plan, from memory where the same was called before."""
+    kinds = kinds_of(words)
+    if not are_lasting(kinds):
+        return ops.Call(canonical(rank, operands, words), None)
     try:
         key = (
             rank,
             words,
-            kinds_of(words),
+            kinds,
             torch.get_num_threads(),
             float32_switch(),
             *[
@@ -214,7 +217,7 @@ def _remembered(rank: int, operands: Operands, words: Words) -> ops.Call:
             ],
         )
         known = ops.CALLS.get(key)
-    except (TypeError, AttributeError, RuntimeError):  # a list, a symbolic size, no strides, or no tensor at all
+    except (TypeError, AttributeError, RuntimeError):  # a symbolic size, no strides, or no tensor at all
         return ops.Call(canonical(rank, operands, words), None)
     if known is None:
         options = canonical(rank, operands, words)

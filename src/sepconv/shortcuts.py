@@ -25,6 +25,7 @@ _is_profiling = torch._C._autograd._profiler_enabled
 
 Words = tuple[Any, ...]
 Direct = Callable[[Operands], Tensor | None]
+_LASTING = frozenset({int, float, bool, str, type(None), tuple, torch.Size})
 _MOST_WEIGHTS, _MOST_OF_WEIGHT = 4096, 8
 
 
@@ -42,7 +43,7 @@ class ShortCut:
         self._value = self._setting and self._setting()
 
     def fits(self, tensors: list[Tensor], words: Words) -> bool:
-        same = all(map(is_, words, self._words)) or (words == self._words and kinds_of(words) == self._kinds)
+        same = all(map(is_, words, self._words)) or (kinds_of(words) == self._kinds and words == self._words)
         return (
             same
             and self._guard.check(*tensors)
@@ -67,7 +68,7 @@ def find(operands: Operands, words: Words) -> ShortCut | None:
 
 def keep(operands: Operands, words: Words, direct: Direct) -> None:
     """Have `find` find this way for calls like this one, which no layer of PyTorch had to see."""
-    if _Guards is None or not _is_lasting(words):
+    if _Guards is None or not are_lasting(kinds_of(words)):
         return
     key = _key(operands)
     if len(_SHORT_CUTS) >= _MOST_WEIGHTS:
@@ -86,16 +87,12 @@ def kinds_of(words: Words) -> tuple[type, ...]:
     kinds = tuple(map(type, words))
     if tuple not in kinds:
         return kinds
-    return kinds + tuple([type(part) for word in words if type(word) is tuple for part in word])
+    return kinds + tuple([kind for word in words if type(word) is tuple for kind in kinds_of(word)])
 
 
-def _is_lasting(words: Words) -> bool:
-    """Whether the words cannot change, as lists can."""
-    try:
-        hash(words)
-    except TypeError:
-        return False
-    return True
+def are_lasting(kinds: tuple[type, ...]) -> bool:
+    """Whether words of these kinds stay what they are: lists, arrays and tensors can change under the same name."""
+    return _LASTING.issuperset(kinds)
 
 
 def _key(operands: Operands) -> tuple[int, bool, bool, bool]:
