@@ -140,7 +140,21 @@ SHAPES += [
     Shape(2, 1, 1, (5, 3), (1, 1), ((0, 0), (0, 0))),
     Shape(1, 728, 200, (10, 10), (3, 3), _SAME, ("identity", "relu"), (False, True)),
     Shape(1, 32, 48, (12, 147), (3, 3), _SAME),
+    Shape(1, 16, 24, (40, 45), (5, 5), ((2, 2), (2, 2)), stride=(7, 9)),
+    Shape(1, 16, 24, (3, 50), (3, 21), ((1, 1), (20, 20)), stride=(1, 2), dilation=(1, 2)),
 ]
+# Windows of 16 bits with channels last reach as far as they like.
+SHAPES += [
+    Shape(1, 40, 24, (12, 12), (7, 7), ((3, 3), (3, 3)), biases=(True, False), layout=CHANNELS_LAST),
+    Shape(1, 72, 136, (9, 40), (3, 30), ((1, 1), (14, 15)), layout=CHANNELS_LAST),
+    Shape(2, 16, 24, (9, 11), (13, 11), ((6, 6), (5, 5)), ("relu", "identity"), (True, True), CHANNELS_LAST),
+    Shape(1, 16, 16, (33, 9), (5, 3), ((8, 8), (1, 1)), layout=CHANNELS_LAST, stride=(3, 1), dilation=(4, 1)),
+    Shape(1, 200, 520, (9, 11), (1, 2), ((0, 0), (0, 1)), layout=CHANNELS_LAST),
+]
+PATCHES, GATHERED = (
+    Shape(3, 72, 128, (14, 9), (3, 3), _SAME, layout=CHANNELS_LAST),
+    Shape(2, 40, 130, (14, 9), (3, 3), _SAME),
+)
 A = Shape(16, 64, 128, (512, 512), (3, 3), _SAME)
 B = Shape(32, 256, 512, (4096,), (9,), ((4, 4),))
 A_LAST = replace(A, layout=CHANNELS_LAST)

@@ -5,7 +5,20 @@ import torch
 from budget import check
 from cuda_calls import check_all, reference
 from cuda_calls import tensors_of as tensors_on
-from cuda_cases import A_LAST, PRECISIONS, SHAPES, SMALL_A, SMALL_A_LAST, SMALL_B, A, B, Shape, activation
+from cuda_cases import (
+    A_LAST,
+    GATHERED,
+    PATCHES,
+    PRECISIONS,
+    SHAPES,
+    SMALL_A,
+    SMALL_A_LAST,
+    SMALL_B,
+    A,
+    B,
+    Shape,
+    activation,
+)
 from torch import Tensor
 
 import sepconv
@@ -130,7 +143,7 @@ def test_any_strides_of_the_tensors(form: str, dtype: torch.dtype, precision: st
 @pytest.mark.parametrize("where", ["x", "pointwise"])
 @pytest.mark.parametrize("value", [INF, -INF, NAN, "largest"])
 @pytest.mark.parametrize(("dtype", "precision"), PRECISIONS, ids=str)
-@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[9], SHAPES[14]], ids=str)
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[9], SHAPES[14], PATCHES, GATHERED], ids=str)
 def test_special_values(shape: Shape, dtype: torch.dtype, precision: str, value: float | str, where: str) -> None:
     if not can(shape, dtype, precision):
         pytest.skip("the kernel does not take this problem yet")
@@ -150,7 +163,7 @@ def test_special_values(shape: Shape, dtype: torch.dtype, precision: str, value:
 
 @pytest.mark.parametrize("value", [INF, -INF, NAN])
 @pytest.mark.parametrize(("dtype", "precision"), PRECISIONS, ids=str)
-@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[10], SHAPES[14]], ids=str)
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[10], SHAPES[14], PATCHES, GATHERED], ids=str)
 def test_padding_multiplies_no_weight(
     shape: Shape, dtype: torch.dtype, precision: str, value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from calls import same_bits
 from cuda_calls import check_all, reference, tensors_of
-from cuda_cases import PRECISIONS, SHAPES, Shape
+from cuda_cases import GATHERED, PATCHES, PRECISIONS, SHAPES, Shape
 from emulator import MULTIPROCESSORS, Emulator, in_place_of_a_gpu, needs_compiler
 from torch import Tensor
 
@@ -27,7 +27,13 @@ SMALL = [
     shape if len(shape.size) == 1 else replace(shape, size=(min(shape.size[0], LONGEST), shape.size[1]))
     for shape in SHAPES
 ]
-FEW = [SMALL[0], SMALL[9], SMALL[18]]  # rows that are kept, weights that stream, channels last
+FEW = [
+    SMALL[0],
+    SMALL[9],
+    SMALL[18],
+    PATCHES,
+    GATHERED,
+]  # rows that are kept, weights that stream, channels last; patches
 INF, NAN = float("inf"), float("nan")
 
 Run = Callable[[Shape, list[Tensor | None], str], Tensor]

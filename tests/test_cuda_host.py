@@ -1,7 +1,6 @@
 """What the host does for a kernel on a GPU, with a driver that only notes what it is told: no GPU, and nothing computed."""
 
 import ctypes
-import math
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from cuda_cases import A_LAST, SHAPES, UNITS, A, B
+from cuda_cases import A_LAST, PATCHES, SHAPES, UNITS, A, B, Shape
 
 from sepconv.backends import cuda, cuda_driver
 from sepconv.jit import nvrtc
@@ -26,12 +25,16 @@ class Driver:
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.parameters: list[bytes] = []  # of launches
 
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any) -> int:
             self.calls.append((name, arguments))
             if name == "cuOccupancyMaxActiveClusters":
                 ctypes.cast(arguments[0], ctypes.POINTER(ctypes.c_int))[0] = CLUSTERS
+            if name == "cuLaunchKernelEx":
+                parameter = ctypes.c_void_p.from_address(arguments[2].value)
+                self.parameters.append(ctypes.string_at(parameter.value, ctypes.sizeof(cuda.Call)))
             return self.status
 
         return call
@@ -186,18 +189,29 @@ def test_weights_that_stay_need_no_map(driver: Driver) -> None:
     assert operands.pointwise_weight.data_ptr() not in [at for _, at in driver.named("cuTensorMapReplaceAddress")]
 
 
-def test_what_is_not_on_sixteen_bytes_is_copied(driver: Driver) -> None:
-    problem = replace(B, batch=1, size=(1024,)).problem(torch.float32, "high")
+@pytest.mark.parametrize(
+    ("shape", "dtype", "name"),
+    [
+        (replace(B, batch=1, size=(1024,)), torch.float32, "pointwise_weight"),
+        (PATCHES, torch.float16, "depthwise_weight"),
+        (replace(PATCHES, biases=(True, False)), torch.float16, "depthwise_bias"),
+    ],
+    ids=str,
+)
+def test_what_is_not_on_sixteen_bytes_is_copied(driver: Driver, shape: Shape, dtype: torch.dtype, name: str) -> None:
+    problem = shape.problem(dtype, "high" if dtype is torch.float32 else "ieee")
     operands = operands_of(problem)
-    count = math.prod(operands.pointwise_weight.shape)
-    unaligned = torch.zeros(count + 1)[1:].view(operands.pointwise_weight.shape)
-    operands = operands._replace(pointwise_weight=unaligned)
-    assert kernel_of(problem).compute_dense(operands) is None
-    assert kernel_of(problem).compute(operands) is not None
-    replaced = [at for _, at in driver.named("cuTensorMapReplaceAddress")]
+    usual = operands._replace(depthwise_bias=torch.zeros(shape.channels, dtype=dtype))
+    unaligned = torch.zeros(getattr(usual, name).numel() + 1, dtype=dtype)[1:].view(getattr(usual, name).shape)
+    operands = operands._replace(**{name: unaligned})
+    kernel = kernel_of(problem)
     assert unaligned.data_ptr() % 16
-    assert unaligned.data_ptr() not in replaced
-    assert not any(at % 16 for at in replaced)
+    assert kernel.compute_dense(operands) is None
+    assert kernel.compute(operands) is not None
+    call = cuda.Call.from_buffer_copy(driver.parameters[-1])
+    assert getattr(call, name) % 16 == 0
+    assert getattr(call, name) != unaligned.data_ptr()
+    assert not any(at % 16 for _, at in driver.named("cuTensorMapReplaceAddress"))
 
 
 def test_what_the_driver_refuses_is_said(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

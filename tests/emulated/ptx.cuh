@@ -117,6 +117,13 @@ inline void load_box(u32 to, const TensorMap& map, u32 barrier, int column, int 
 inline void load_box(u32 to, const TensorMap& map, u32 barrier, int column, int row) {
   load_elements_of_box(to, map, barrier, {column, row, 0, 0});
 }
+inline void load_bytes(u32 to, const void* from, u32 bytes, u32 barrier) {
+  if (to % 16 || reinterpret_cast<u64>(from) % 16 || bytes % 16) fail("the place of neighbouring bytes");
+  fibers.later([=, rank = rank_of_fiber()] {
+    std::memcpy(&shared<char>(to, rank), from, bytes);
+    barrier_at(barrier, rank).bytes -= bytes, barrier_at(barrier, rank).complete();
+  });
+}
 // Of each thread, the stores that are not done; what it waits for is done at once.
 inline std::vector<std::function<void()>>& stores() {
   static std::vector<std::function<void()>> all[kFibers];
@@ -156,6 +163,8 @@ void load_words(u32 (&v)[Count], u32 from) {
 }
 inline float load_float(u32 from) { return shared<float>(from); }
 inline u32 load_word(u32 from) { return shared<u32>(from); }
+inline u16 load_half(u32 from) { return shared<u16>(from); }
+inline const u16* in_shared_memory(u32 address) { return &shared<u16>(address); }
 inline void store_half(u32 to, u16 half) { shared<u16>(to) = half; }
 template <int Count>
 void store_words(u32 to, const u32 (&v)[Count]) {

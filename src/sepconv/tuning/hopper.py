@@ -13,6 +13,8 @@ TILE, PASS = 128, 128  # pixels of a tile, output channels that are computed tog
 ROW_BYTES = 16  # of whose multiples the copy engine loads rows
 PATCH = (1, GROUP_ROWS)  # rows and columns of output pixels; where there are no others: half of a tile
 WINDOW_WARPS = 8  # of a block
+MOST_GATHERED = 16  # columns, that a lane reads at a time of what is gathered
+SWIZZLED = 1024  # bytes, of whose multiples what the copy engine swizzles begins
 ANY = 1 << 30
 
 _TERMS = {"ieee": 3, "high": 2, "tf32": 2}
@@ -93,7 +95,7 @@ def shared_bytes(problem: Problem, config: CudaConfig) -> int:
     biases = up(problem.out_channels, PASS) if all_outputs else config.outputs * output_sets(problem, config)
     biases *= problem.epilogue.pointwise_bias
     taps = _scratch_bytes(problem, config) if has_many_taps(problem) else own * _tap_bytes(problem)
-    taps *= not config.gathers
+    taps *= not (config.gathers or has_diagonals(problem))
     rings = config.slots * _slot_bytes(problem, config) + config.stages * stage_bytes(problem, config)
     rings += _bytes_beyond_stages(problem, config)
     barriers = 16 * (
@@ -204,6 +206,11 @@ def has_patches(problem: Problem, config: CudaConfig) -> bool:
     return config.gathers or (_channels_last(problem) and not config.rolls)
 
 
+def has_diagonals(problem: Problem) -> bool:
+    """Whether matrix units slide the window over patches: kernels/cuda/diagonals.cuh."""
+    return _channels_last(problem) and problem.dtype.itemsize == 2
+
+
 def runs(problem: Problem) -> dict[str, int]:
     """The bytes of what lies together in x and in y: rows or, with channels last, pixels."""
     found = {"input rows": problem.in_size[-1], "output rows": problem.out_size[-1]}
@@ -234,19 +241,32 @@ def tiles(problem: Problem, config: CudaConfig) -> tuple[int, int]:
 def stage_bytes(problem: Problem, config: CudaConfig) -> int:
     """The shared memory of a stage of input."""
     if config.gathers:
-        box, taps = math.prod(input_box(problem, config)), math.prod(problem.kernel_size)
-        return up(chunk(problem) * (box + taps + 1) * 4, 128)
-    boxes = 2 if has_patches(problem, config) else 1
-    return up(boxes * part(problem) * math.prod(input_box(problem, config)) * problem.dtype.itemsize, 128)
+        box = input_box(problem, config)[0] * _gathered_pitch(problem, config)
+        of_warp = chunk(problem) // WINDOW_WARPS * (box + math.prod(problem.kernel_size) + 1) * 4
+        return up(WINDOW_WARPS * up(of_warp, 16), 128)
+    box = part(problem) * math.prod(input_box(problem, config)) * problem.dtype.itemsize
+    if has_diagonals(problem):
+        taps = math.prod(problem.kernel_size) + problem.epilogue.depthwise_bias
+        return up(2 * up(box, SWIZZLED) + chunk(problem) * taps * 2, SWIZZLED)
+    return up(box * (2 if has_patches(problem, config) else 1), 128)
+
+
+def _gathered_pitch(problem: Problem, config: CudaConfig) -> int:
+    """The columns of a row of a gathered box, with those that are read for whole fours of pixels and some taps at a time."""
+    taps, stride, dilation = problem.kernel_size[-1], problem.stride[-1], problem.dilation[-1]
+
+    def columns_of(taps: int) -> int:
+        return up(3 * stride + (taps - 1) * dilation + 1, 4)
+
+    at_once = next((count for count in (taps, 4) if columns_of(count) <= MOST_GATHERED), 1)
+    return (up(config.patch[1], 4) - 4) * stride + columns_of(up(taps, at_once))
 
 
 def _bytes_beyond_stages(problem: Problem, config: CudaConfig) -> int:
+    if not has_patches(problem, config) or config.gathers or has_diagonals(problem):
+        return 0
     columns = config.patch[1]
-    return (
-        (up(columns, 4) - columns) * problem.stride[-1] * 128
-        if has_patches(problem, config) and not config.gathers
-        else 0
-    )
+    return (up(columns, 4) - columns) * problem.stride[-1] * 128
 
 
 def _slot_bytes(problem: Problem, config: CudaConfig) -> int:
@@ -279,10 +299,15 @@ def row_columns(problem: Problem, tile: int) -> int:
 
 
 def columns_read(problem: Problem) -> int:
-    """The columns of x that a thread reads for four pixels of a row, at least: those of all taps or, of many, of four."""
+    """The columns of x that a thread reads for four pixels of a row, at least: those of all taps or, of many, of four.
+
+    In 16 bits matrix units slide whole windows.
+    """
+    if problem.dtype.itemsize == 2:
+        return 0
     if _channels_last(problem):
         return patches.input_box(problem, (1, 4))[1]
-    return up(3 + 3 * problem.stride[-1] + 3 * problem.dilation[-1] + 1, 4) if problem.dtype.itemsize > 2 else 0
+    return up(3 + 3 * problem.stride[-1] + 3 * problem.dilation[-1] + 1, 4)
 
 
 def most_read(problem: Problem) -> int:

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from sepconv.problem import CHANNELS_LAST, Problem
 from sepconv.tuning import patches
@@ -16,6 +17,7 @@ from sepconv.tuning.hopper import (
     chunks_together,
     columns_read,
     copied_in_rows,
+    has_diagonals,
     has_many_taps,
     legal,
     most_channels,
@@ -28,8 +30,14 @@ from sepconv.tuning.hopper import (
 )
 from sepconv.tuning.patches import GROUP_ROWS, SHARED_BYTES
 
-MOST_ABOVE_LEAST = (1.25, 2.0)  # times the least cost: among such patches others do not matter, and then among such
-WEIGHTS = 64  # pixels, whose products cost as much as the weights that a gathered tile takes
+MOST_ABOVE_LEAST = (
+    1.05,
+    1.25,
+    2.0,
+)  # times the least cost: among such patches others do not matter, and then among such
+FEW_CHANNELS = 192  # whose weights may stay
+MANY_TAPS = 25  # of a window, that blocks of a cluster had better share
+MOST_SHAPES = 100  # of clusters and patches, where hardly one of the first does not fit
 MOST_KEPT = 128  # channels, times rows that are kept in registers
 
 
@@ -44,16 +52,16 @@ def configuration(problem: Problem, units: int) -> CudaConfig | None:
 def candidates(problem: Problem, units: int) -> Iterator[CudaConfig]:
     """Configurations for a problem, the best first; not all of them are legal."""
     if not copied_in_rows(problem) or columns_read(problem) > most_read(problem):
-        yield from _gathered(problem)
+        yield from _gathered(problem, units)
         return
     yield from _resident(problem, rolls=True)
     if problem.layout == CHANNELS_LAST:
-        yield from _patched(problem)
+        yield from _patched(problem, units)
         return
-    if not _fills_tiles(problem, TILE // 2) and max(problem.stride) == 1:
-        yield from _gathered(problem)
+    if not _fills_tiles(problem, TILE // 2):
+        yield from _gathered(problem, units)
     yield from _in_rows(problem, units)
-    yield from _gathered(problem)
+    yield from _gathered(problem, units)
 
 
 def _in_rows(problem: Problem, units: int) -> Iterator[CudaConfig]:
@@ -65,12 +73,15 @@ def _in_rows(problem: Problem, units: int) -> Iterator[CudaConfig]:
     (float32 as "high", H200, 2026-11-30).
     """
     row_tiles = math.ceil(problem.out_size[-1] / (TILE // 2)) * problem.batch * math.prod(problem.out_size[:-1])
-    passing = [config for config in _passing_by(problem) if _can_stream(problem)]
-    if row_tiles * math.ceil(problem.out_channels / PASS) <= units:
-        yield from (config for config in passing if config.tile == TILE // 2)
+    passing = list(_passing_by(problem, (1,))) if _can_stream(problem) else []
+    blocks = math.ceil(problem.out_channels / PASS)
+    if row_tiles * blocks <= units:
+        clusters = (4, 2, 1) if blocks > 2 else (2, 1) if blocks == 2 else (1,)
+        shared = _passing_by(problem, clusters) if math.prod(problem.kernel_size) >= MANY_TAPS and passing else passing
+        yield from (config for config in shared if config.tile == TILE // 2)
     resident = [config for config in _resident(problem, rolls=False) if config.outputs == PASS]
     yield from (config for config in resident if config.cluster == 1)
-    if problem.epilogue.residual or terms(problem) == 2:
+    if problem.epilogue.residual or (terms(problem) == 2 and has_many_taps(problem)):
         tile = TILE // 2 if terms(problem) == 2 else TILE
         yield from (config for config in resident if config.cluster == 2 and config.tile == tile)
     if _can_stream(problem):
@@ -126,11 +137,17 @@ def _can_stream(problem: Problem) -> bool:
 
 
 def _can_roll(problem: Problem, cluster: int) -> bool:
+    if has_diagonals(
+        problem
+    ):  # for which patches are faster: A takes 449 us, and with rows that are kept 456 (H200, 2026-12-01)
+        return False
     kept = window_rows(problem) - 1
     if max(problem.stride + problem.dilation) > 1 or has_many_taps(problem):
         return False
     narrow = not _fills_tiles(problem, TILE)  # patches have less work then
     if narrow and (problem.layout == CHANNELS_LAST or can_gather(problem)):
+        return False
+    if problem.layout == CHANNELS_LAST and problem.kernel_size[-1] + 3 > most_read(problem):
         return False
     own = up(problem.in_channels, chunk(problem) * cluster) // cluster
     return kept > 0 and kept * own <= MOST_KEPT
@@ -142,37 +159,66 @@ def _fills_tiles(problem: Problem, tile: int) -> bool:
     return columns >= 0.75 * up(columns, tile)
 
 
-def _patched(problem: Problem) -> Iterator[CudaConfig]:
-    """Whole windows with channels last: patches that cost little come first, then weights that stay in one block.
+def _patched(problem: Problem, units: int) -> Iterator[CudaConfig]:
+    """Whole windows with channels last: patches that cost little come first, then configurations that suit them.
 
-    Weights that pass by come before those that stay in a cluster: 80 -> 480 channels of 32x32 take 48 us instead of 89
-    (H200, 2026-11-30).
+    Weights that pass by come before those that stay in a cluster: 80 -> 480 channels of 32x32 take 48 us instead of 89. And
+    before those that stay in a block, unless these are few and each block has several tiles: 64 images of 14x14, 384 -> 96, take
+    16.4 us instead of 22.4, one of 32x32, 160 -> 80, 10.6 instead of 12.7; but 64 of 147x147, 64 -> 128, 174 instead of 170
+    (H200, 2026-12-01).
     """
     costs = patches.costs(problem, GROUP_ROWS)
-    least = min(costs.values(), default=0.0)
+    if not costs:
+        return
+    best, least = next(iter(costs.items()))
+    tiles = _tiles_of(problem, best)
     resident = list(_resident(problem, rolls=False))
     single = [config for config in resident if config.cluster == 1]
+    passing = list(_streaming_beside(problem, best, units))
+    if problem.in_channels > FEW_CHANNELS or tiles < 2 * units:
+        single, passing = passing, single
     for above, most in itertools.pairwise((0.0, *MOST_ABOVE_LEAST)):
         sizes = [patch for patch, cost in costs.items() if above * least < cost <= most * least]
-        for config in (*single, *_streaming_beside(problem), *resident):
+        for config in (*single, *passing, *resident):
             if config.staged:  # the copy engine writes patches
                 yield from (replace(config, patch=patch) for patch in sizes)
 
 
-def _gathered(problem: Problem) -> Iterator[CudaConfig]:
-    """Input that each warp gathers by itself, in patches: those that cost little come first, then weights that stay."""
+def _tiles_of(problem: Problem, patch: tuple[int, int]) -> int:
+    """How many tiles y has in such patches, with channels last."""
+    return math.ceil(problem.batch * patches.count(problem, patch) / 2)
+
+
+def _gathered(problem: Problem, units: int) -> Iterator[CudaConfig]:
+    """Input that each warp gathers by itself, in patches: the clusters and patches come first that may be the fastest."""
     if not can_gather(problem):
         return
-    costs = [
-        (cost, tile, patch)
-        for tile in (TILE, TILE // 2)
-        for patch, cost in patches.costs(problem, tile, WEIGHTS).items()
+    shapes = [
+        (_time_of_gathering(problem, units, cluster, tile, patch), cluster, tile, patch)
+        for cluster, tile in itertools.product((1, 2, 3, 4), (TILE, TILE // 2))
+        for patch in patches.for_gathering(problem, tile)
     ]
-    least = min(costs, default=(0.0,))[0]
-    for above, most in itertools.pairwise((0.0, *MOST_ABOVE_LEAST)):
-        near = [(tile, patch) for cost, tile, patch in sorted(costs) if above * least < cost <= most * least]
-        for config in (*_gathered_resident(problem), *_gathered_streaming(problem)):
-            yield from (replace(config, tile=tile, patch=patch) for tile, patch in near)
+    for _, cluster, tile, patch in sorted(shapes)[:MOST_SHAPES]:
+        resident = _gathered_resident(problem) if cluster == 1 else ()
+        for config in (*resident, *_gathered_streaming(problem, cluster)):
+            yield replace(config, tile=tile, patch=patch)
+
+
+def _time_of_gathering(problem: Problem, units: int, cluster: int, tile: int, patch: tuple[int, int]) -> float:
+    """How long clusters of so many blocks may take for all tiles, in ns.
+
+    A chunk of channels takes the product and the weights, and each block's share of the window's step; a tile takes what it waits
+    for its first chunk and for the last results. The numbers fit those of 57 problems, each in eight ways, within 32 per cent,
+    and what is the fastest by them takes 0.8 per cent longer than what was (geometric mean, float32 as "high", H200,
+    2026-12-01). Without a part for the clusters that are at work, single images fell to the smallest patches, each of which loads
+    all weights.
+    """
+    at_once = _at_once(units, cluster)
+    sets = math.ceil(problem.out_channels / (cluster * PASS))
+    chunks = up(math.ceil(problem.in_channels / chunk(problem)), cluster)
+    of_chunk = 1.35 * tile + 71 + patches.time_to_gather(problem, patch) / cluster
+    rounds = problem.batch * patches.count(problem, patch) * sets / at_once
+    return (0.7 * math.ceil(rounds) + 0.3 * rounds) * (chunks * of_chunk + 2600)
 
 
 def _gathered_resident(problem: Problem) -> Iterator[CudaConfig]:
@@ -182,28 +228,29 @@ def _gathered_resident(problem: Problem) -> Iterator[CudaConfig]:
         yield CudaConfig(1, PASS, False, stages, slots, staged, gathers=True)
 
 
-def _gathered_streaming(problem: Problem) -> Iterator[CudaConfig]:
+def _gathered_streaming(problem: Problem, cluster: int) -> Iterator[CudaConfig]:
     if not _can_stream(problem):
         return
-    for cluster in _sharing(problem):
-        for staged, slots, stages, weight_stages in ((2, 2, 3, 4), (2, 2, 3, 3), (1, 2, 3, 3), (1, 1, 2, 2)):
-            yield CudaConfig(
-                cluster, PASS, False, stages, max(slots * cluster, 4), staged, weight_stages, True, gathers=True
-            )
+    for staged, slots, stages, weight_stages in ((2, 2, 3, 4), (2, 2, 3, 3), (1, 2, 3, 3), (1, 1, 2, 2)):
+        yield CudaConfig(
+            cluster,
+            PASS,
+            False,
+            stages,
+            up(max(slots * cluster, 4), cluster),
+            staged,
+            weight_stages,
+            True,
+            gathers=True,
+        )
 
 
-def _sharing(problem: Problem) -> list[int]:
-    """Sizes of clusters that share the window's step, the best first: blocks without output channels are of no use."""
-    blocks = math.ceil(problem.out_channels / PASS)
-    return sorted((1, 2, 3, 4), key=lambda size: (up(blocks, size), -size))
-
-
-def _passing_by(problem: Problem) -> Iterator[CudaConfig]:
+def _passing_by(problem: Problem, clusters: tuple[int, ...]) -> Iterator[CudaConfig]:
     """Channels first, weights that pass by: any number of channels fits.
 
-    Products of one term take the chunks of a part at a time.
+    Products of one term take the chunks of a part at a time. Blocks of a cluster share the window's step.
     """
-    for tile in _tiles(problem):
+    for cluster, tile in itertools.product(clusters, _tiles(problem)):
         boxes = tile * problem.dtype.itemsize // 128
         for staged, slots, stages, weight_stages in (
             (boxes, 4, 4, 4),
@@ -211,30 +258,43 @@ def _passing_by(problem: Problem) -> Iterator[CudaConfig]:
             (1, 2, 4, 3),
             (1, 2, 2, 2),
         ):
-            yield CudaConfig(
-                1, PASS, False, stages, slots * chunks_together(problem), staged, weight_stages, True, tile
-            )
+            slots *= chunks_together(problem) * cluster
+            yield CudaConfig(cluster, PASS, False, stages, slots, staged, weight_stages, True, tile)
 
 
-def _streaming_beside(problem: Problem) -> Iterator[CudaConfig]:
-    """Weights of one term that stream beside the chunks of the operand, with channels last.
-
-    The blocks of a cluster share the window's step, which takes as long as the product of 128 to 256 output channels, and the
-    taps, of which more blocks have room for more.
-    """
+def _streaming_beside(problem: Problem, patch: tuple[int, int], units: int) -> Iterator[CudaConfig]:
+    """Weights of one term that stream beside the chunks of the operand, with channels last."""
     if terms(problem) > 1 or not _can_stream(problem):
         return
-    several = problem.out_channels > PASS and problem.in_channels > chunk(problem)
-    for cluster in (2, 1, 4) if several else (1, 2, 4):
+    for cluster in (*sorted((1, 2, 3), key=partial(_time_of_cluster, problem, patch, units)), 4):
         least = max(2, cluster)
         for staged, slots, stages, weight_stages in (
             (2, 2 * cluster, 3, 4),
             (2, 2 * cluster, 2, 4),
             (2, 2 * cluster, 2, 3),
             (1, 2 * cluster, 2, 3),
+            (1, 2 * cluster, 2, 2),
             (1, least, 2, 2),
         ):
             yield CudaConfig(cluster, PASS, False, stages, slots, staged, weight_stages, beside=True)
+
+
+def _time_of_cluster(problem: Problem, patch: tuple[int, int], units: int, cluster: int) -> float:
+    """How long clusters of so many blocks may take for all tiles, in products of a chunk and 128 output channels.
+
+    They share the window's step, but there are fewer of them, and each tile begins with what they wait for one another.
+    """
+    at_once = _at_once(units, cluster)
+    sets = math.ceil(problem.out_channels / (cluster * PASS))
+    chunks = up(math.ceil(problem.in_channels / chunk(problem)), cluster)
+    window = patches.cost_of_window(problem, patch) / GROUP_ROWS
+    rounds, start = math.ceil(_tiles_of(problem, patch) * sets / at_once), 0.5 if cluster == 1 else 3.0
+    return rounds * (chunks * (1 + window / cluster) + start)
+
+
+def _at_once(units: int, cluster: int) -> int:
+    """How many clusters of so many blocks run at once on so many SMs; the larger ones leave some out, as on an H200."""
+    return max(1, int((1.0, 1.0, 0.85, 0.92)[cluster - 1] * units) // cluster)
 
 
 def _block_outputs(problem: Problem, rolls: bool) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """Patches: rows by columns of output pixels, which a product group of the kernel for Hopper computes with channels last."""
 
 import math
+from collections.abc import Iterator
 
 from sepconv.problem import Problem
 
@@ -9,22 +10,68 @@ GROUP_ROWS = 64  # of the product, that each of its two groups has at a time
 MOST_BOX = 256  # rows, or columns, that the copy engine loads at a time
 
 
-def costs(problem: Problem, pixels: int, more: int = 0) -> dict[tuple[int, int], float]:
+def costs(problem: Problem, pixels: int) -> dict[tuple[int, int], float]:
     """What it costs to compute y in patches of so many rows and columns, of at most so many pixels; the best first.
 
-    A patch costs the product of all pixels, whatever it fills of them, what is loaded for it, and four pixels of a row at a time
-    in the window's step; and as much as `more` pixels, of whatever size it is.
+    A patch costs the product of all pixels, whatever it fills of them, and the window's step.
     """
-    height, width = of_2d(problem.out_size)
     found = {}
-    for rows in range(1, min(height, pixels) + 1):
-        for columns in range(1, min(width, pixels // rows) + 1):
-            box = input_box(problem, (rows, columns))
-            if max(box) <= MOST_BOX and 2 * math.prod(box) * 128 <= SHARED_BYTES // 3:
-                count = math.ceil(height / rows) * math.ceil(width / columns)
-                cost = pixels + more + math.prod(box) / 2 + rows * math.ceil(columns / 4)
-                found[rows, columns] = count * cost
+    for patch in _sizes(problem, pixels):
+        rows, columns = patch
+        if problem.dtype.itemsize == 2 and rows * columns == GROUP_ROWS and (columns < 8 or rows % 2):
+            continue  # no place is left for what units of 8 x 2 have beside the patch (kernels/cuda/diagonals.cuh)
+        box = input_box(problem, patch)
+        if max(box) <= MOST_BOX and 2 * math.prod(box) * 128 <= SHARED_BYTES // 3:
+            found[patch] = count(problem, patch) * (pixels + cost_of_window(problem, patch))
     return dict(sorted(found.items(), key=lambda item: item[1]))
+
+
+def cost_of_window(problem: Problem, patch: tuple[int, int]) -> float:
+    """What it costs to load a patch's input and to slide the window over it, in pixels of the product.
+
+    Four pixels of a row are computed at a time. In 16 bits all counts that reads and writes shared memory: the box once, and for
+    each column of taps eight pixels of all its rows at a time; and so do the products, each of eight pixels in two rows.
+    """
+    box = input_box(problem, patch)
+    if problem.dtype.itemsize > 2:
+        return math.prod(box) / 2 + patch[0] * math.ceil(patch[1] / 4)
+    units_of_row, stride = math.ceil(patch[1] / 8), of_2d(problem.stride)
+    matrices = box[0] * units_of_row * problem.kernel_size[-1] * math.gcd(stride[1], 8)
+    deep = math.ceil((of_2d(problem.kernel_size)[0] + stride[0]) / 2)
+    products = math.ceil(patch[0] / 2) * units_of_row * deep * problem.kernel_size[-1]
+    return (math.prod(box) + 8 * matrices + 8 * products) / 6
+
+
+def for_gathering(problem: Problem, pixels: int) -> list[tuple[int, int]]:
+    """Patches whose input can be gathered: their rows take up whole fours of so many pixels (kernels/cuda/gathers.cuh)."""
+    return [
+        patch
+        for patch in _sizes(problem, pixels)
+        if patch[0] * math.ceil(patch[1] / 4) * 4 <= pixels
+        and math.prod(input_box(problem, patch)) * 16 * 4 <= SHARED_BYTES // 6
+    ]
+
+
+def time_to_gather(problem: Problem, patch: tuple[int, int]) -> float:
+    """How long it takes to gather a patch's input of a chunk of channels and to slide the window over it, in ns.
+
+    A row of at most 32 columns is copied at a time, and 32 times four pixels are computed, or half as many where these are all.
+    """
+    rows, columns = input_box(problem, patch)
+    units = patch[0] * math.ceil(patch[1] / 4)
+    steps = 0.5 if units <= 16 else math.ceil(units / 32)
+    return 50 * rows * math.ceil(columns / 32) + steps * (436 + 16 * math.prod(problem.kernel_size))
+
+
+def _sizes(problem: Problem, pixels: int) -> Iterator[tuple[int, int]]:
+    height, width = of_2d(problem.out_size)
+    for rows in range(1, min(height, pixels) + 1):
+        yield from ((rows, columns) for columns in range(1, min(width, pixels // rows) + 1))
+
+
+def count(problem: Problem, patch: tuple[int, int]) -> int:
+    """How many patches an image has."""
+    return math.prod(math.ceil(size / of_patch) for size, of_patch in zip(of_2d(problem.out_size), patch, strict=True))
 
 
 def of_2d(axes: tuple[int, ...]) -> tuple[int, int]:

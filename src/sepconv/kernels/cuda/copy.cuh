@@ -30,6 +30,13 @@ __device__ __forceinline__ void load_input(const Call& call, u32 stages, const B
   });
 }
 
+// Taps and biases of some channels.
+__device__ __forceinline__ void load_weights_of(const Call& call, u32 stage, u32 full, int channel, int count) {
+  constexpr int kEach = kKernelH * kKernelW;
+  load_bytes(stage + kTapsOfStage, static_cast<const u16*>(call.depthwise_weight) + channel * kEach, count * kEach * 2, full);
+  if (kDepthwiseBias) load_bytes(stage + kBiasOfStage, static_cast<const u16*>(call.depthwise_bias) + channel, count * 2, full);
+}
+
 // The input of both patches of a tile. Behind the last image there are zeros.
 __device__ __forceinline__ void load_patches(const Call& call, u32 stages, const Barriers& barriers, int rank) {
   const u64 policy = cache_policy(false);
@@ -39,13 +46,16 @@ __device__ __forceinline__ void load_patches(const Call& call, u32 stages, const
     const Spot spots[2] = {spot_of(tile, 0), spot_of(tile, 1)};
 #pragma unroll 1
     for (int channel = rank * kChunk; channel < kChunks * kChunk; channel += channel % kChunk + kPart < kChunk ? kPart : kPart + (kCluster - 1) * kChunk) {
+      const u32 stage = stages + ring.at * kStageBytes, full = barriers.stage_full(ring.at);
+      const int weights = kDiagonals ? max(0, min(kChunk, kChannels - channel)) : 0;  // channels that have taps
       barrier_wait(barriers.stage_empty(ring.at), ring.parity ^ 1);
-      barrier_expect(barriers.stage_full(ring.at), kInputBytes);
+      barrier_expect(full, kInputBytes + weights * (kKernelH * kKernelW + kDepthwiseBias) * 2);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        load_box(stages + ring.at * kStageBytes + i * kBoxBytes, call.x_map, barriers.stage_full(ring.at),
-                 spots[i].column * kStrideW - kPaddingW, spots[i].row * kStrideH - kPaddingH, channel, spots[i].image, policy);
+        load_box(stage + i * kBoxRoom, call.x_map, full, spots[i].column * kStrideW - kPaddingW, spots[i].row * kStrideH - kPaddingH, channel,
+                 spots[i].image, policy);
       }
+      if (weights > 0) load_weights_of(call, stage, full, channel, weights);
       ring.next();
     }
   });

@@ -6,6 +6,8 @@
 #include "product.cuh"
 #if SEPCONV_GATHERS
 #include "gathers.cuh"
+#elif SEPCONV_DIAGONALS
+#include "diagonals.cuh"
 #else
 #include "window.cuh"
 #endif
@@ -53,9 +55,9 @@ extern "C" __global__ void
     if (kCluster > 1 && warp == 3) send_chunks(call, start + kSlotsAt, barriers, rank, lane);
   } else if (group < 3) {
     change_registers<kFirstRegisters, kDepthwiseRegisters>();
-#if SEPCONV_GATHERS
+#if SEPCONV_GATHERS || SEPCONV_DIAGONALS
     begin_role();
-    gather(call, start + kStagesAt, start + kSlotsAt, barriers, rank, warp - 4, lane);
+    compute_windows(call, start + kStagesAt, start + kSlotsAt, barriers, rank, warp - 4, lane);
 #else
     load_all_taps(shared + kTapsAt, call.depthwise_weight, call.depthwise_bias, rank, unforeseen(threadIdx.x) - kGroup);
     threads_meet(3, kRoleThreads);

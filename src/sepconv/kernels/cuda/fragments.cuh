@@ -7,15 +7,21 @@ namespace sepconv {
 
 // Four matrices of 8 x 8 from shared memory: a lane names a row of 16 bytes (lanes 0 to 7 those of the first matrix), and has of each
 // matrix two neighbours of row lane / 4.
-__device__ __forceinline__ void load_matrices(u32 (&v)[4], const u16* row) {
+__device__ __forceinline__ void load_matrices(u32 (&v)[4], u32 row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(u32(__cvta_generic_to_shared(row))) : "memory");
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(row) : "memory");
 }
+__device__ __forceinline__ void load_matrices(u32 (&v)[4], const u16* row) { load_matrices(v, u32(__cvta_generic_to_shared(row))); }
 
 // The same with each matrix turned: a lane has of each two neighbours of column lane / 4.
 __device__ __forceinline__ void load_turned(u32 (&v)[4], const u16* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(u32(__cvta_generic_to_shared(row))) : "memory");
+}
+
+// Two such matrices turned and stored: lanes 0 to 15 name the rows.
+__device__ __forceinline__ void store_turned(u32 row, const u32 (&v)[2]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(row), "r"(v[0]), "r"(v[1]) : "memory");
 }
 
 // A product of one warp: 16 rows by 8 columns, 16 deep, added to the sums. With half the sums the last 8 rows are left out.

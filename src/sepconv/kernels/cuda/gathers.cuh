@@ -9,11 +9,12 @@
 
 namespace sepconv {
 
-constexpr int kTaps = kKernelH * kKernelW, kBox = kBoxRows * kBoxColumns;
-// A lane has a pixel of a patch in each step. All steps of a channel are computed side by side, so that their loads do not wait for one another.
-constexpr int kPixelSteps = (kPatchPixels + 31) / 32;
-// Few taps stay in registers meanwhile.
-constexpr bool kTapsStay = kTaps <= 12;
+constexpr int kTaps = kKernelH * kKernelW, kBox = kBoxRows * kBoxPitch;
+// A unit is four neighbouring pixels of a row, or fewer at its end, that a lane has at a time. Where half of the lanes have all units of a patch,
+// the other half has the next channel's.
+constexpr int kUnits = kPatchPixels / 4, kSideBySide = kUnits <= 16 ? 2 : 1, kLanes = 32 / kSideBySide, kUnitSteps = (kUnits + kLanes - 1) / kLanes;
+static_assert(kWarpChannels % kSideBySide == 0, "a warp's channels side by side");
+constexpr int kUnitsOfLane = kWarpChannels / kSideBySide * kUnitSteps, kUnitsTogether = kUnitsOfLane > 1 && kGatheredRead <= 8 ? 2 : 1;
 
 // Where a warp's part of a stage has its boxes, one for each channel, and behind them taps and biases.
 struct WarpStage {
@@ -40,25 +41,33 @@ class CopiesAhead {
       const float* const taps = static_cast<const float*>(call_.depthwise_weight) + channel * kTaps;
       load_floats_of(to.taps(0), taps, kWarpChannels * kTaps, (kChannels - channel) * kTaps);
       if (kDepthwiseBias) load_floats_of(to.bias(0), static_cast<const float*>(call_.depthwise_bias) + channel, kWarpChannels, kChannels - channel);
+      from_ += kCluster * kChunk * kPlane;
       if (++chunk_ == kOwnChunks) chunk_ = 0, item_ += gridDim.x / kCluster, find_spot();
     }
     close_group();
   }
 
  private:
+  // What this lane copies first of an item's boxes.
   __device__ __forceinline__ void find_spot() {
     const Spot spot = spot_of({item_of(call_.parts, item_).begin, 0, 0}, 0);
-    image_ = spot.image, row_ = spot.row * kStrideH - kPaddingH, column_ = spot.column * kStrideW - kPaddingW;
+    row_ = spot.row * kStrideH - kPaddingH, column_ = spot.column * kStrideW - kPaddingW + lane_;
+    from_ = static_cast<const float*>(call_.x) + index_of<kChannels, kInH, kInW>(spot.image, rank_ * kChunk + warp_ * kWarpChannels, row_, column_);
   }
+  // A lane has every 32nd column.
   __device__ __forceinline__ void load_boxes(const WarpStage& to, int channel) const {
-    const float* const first = static_cast<const float*>(call_.x) + index_of<kChannels, kInH, kInW>(image_, channel, 0, 0);
-#pragma unroll 4
-    for (int i = lane_; i < kBox; i += 32) {
-      const int row = row_ + i / kBoxColumns, column = column_ + i % kBoxColumns;
-      const bool exists = unsigned(row) < unsigned(kInH) && unsigned(column) < unsigned(kInW);
-      const float* const from = first + (exists ? row * kInW + column : 0);
 #pragma unroll
-      for (int c = 0; c < kWarpChannels; ++c) start_copy<4>(to.box(c) + i * 4, from + c * (kInH * kInW), exists && channel + c < kChannels);
+    for (int first = 0; first < kBoxColumns; first += 32) {
+      if (first + 32 > kBoxColumns && first + lane_ >= kBoxColumns) continue;
+      const bool exists = unsigned(column_ + first) < unsigned(kInW);
+#pragma unroll(kBoxRows <= 16 ? kBoxRows : 4)
+      for (int row = 0; row < kBoxRows; ++row) {
+        const bool here = exists && unsigned(row_ + row) < unsigned(kInH);
+#pragma unroll
+        for (int c = 0; c < kWarpChannels; ++c) {
+          start_copy<4>(to.box(c) + (row * kBoxPitch + first + lane_) * 4, from_ + c * kPlane + row * kInW + first, here && channel + c < kChannels);
+        }
+      }
     }
   }
   // Some floats, of which only the first ones may exist.
@@ -67,74 +76,104 @@ class CopiesAhead {
     for (int i = lane_; i < count; i += 32) start_copy<4>(to + i * 4, from + i, i < exist);
   }
 
+  static constexpr long long kPlane = (long long)(kInH) * kInW;
   const Call& call_;
   const int rank_, warp_, lane_;
-  int item_, chunk_ = 0, image_, row_, column_;
+  int item_, chunk_ = 0, row_, column_;
+  const float* from_;
 };
 
 // What one lane of a warp computes.
 class GatherLane {
  public:
-  __device__ __forceinline__ GatherLane(int warp, int lane) : warp_(warp), lane_(lane) {
+  __device__ __forceinline__ GatherLane(int warp, int lane) : channel_(warp * kWarpChannels), side_(lane / kLanes), unit_(lane % kLanes) {
 #pragma unroll
-    for (int i = 0; i < kPixelSteps; ++i) {
-      const int pixel = min(i * 32 + lane, kPatchPixels - 1);  // behind the last one there are columns of the product that nobody reads
-      from_[i] = (pixel / kPatchColumns * kStrideH * kBoxColumns + pixel % kPatchColumns * kStrideW) * 4;
+    for (int i = 0; i < kUnitSteps; ++i) {
+      const int pixel = min(unit_ + i * kLanes, kUnits - 1) * 4;
+      from_[i] = (pixel / kPatchPitch * kStrideH * kBoxPitch + pixel % kPatchPitch * kStrideW) * 4;
     }
   }
 
-  // The warp's part of a chunk of the operand.
+  // The warp's part of a chunk of the operand: units of one or two channels at a time, whose loads then do not wait for one another.
   __device__ __forceinline__ void compute(const Call& call, u32 slot, const WarpStage& stage) const {
 #pragma unroll 1
-    for (int channel = 0; channel < kWarpChannels; ++channel) {
-      const float bias = kDepthwiseBias ? load_float(stage.bias(channel)) : 0.f;
-      float sum[kPixelSteps];
+    for (int first = 0; first < kUnitsOfLane; first += kUnitsTogether) {
+      int channels[kUnitsTogether];
+      u32 boxes[kUnitsTogether], taps[kUnitsTogether];
+      float sums[kUnitsTogether][4];
 #pragma unroll
-      for (int i = 0; i < kPixelSteps; ++i) sum[i] = bias;
-      add_windows(sum, stage.box(channel), stage.taps(channel));
+      for (int i = 0; i < kUnitsTogether; ++i) {
+        channels[i] = (first + i) / kUnitSteps * kSideBySide + side_;
+        boxes[i] = stage.box(channels[i]) + from_[(first + i) % kUnitSteps], taps[i] = stage.taps(channels[i]);
 #pragma unroll
-      for (int i = 0; i < kPixelSteps; ++i) sum[i] = activate<kDepthwiseActivation>(sum[i], call.depthwise_value);
-      put(slot, operand_row(warp_ * kWarpChannels + channel), sum);
-    }
-  }
-
- private:
-  __device__ __forceinline__ void add_windows(float (&sum)[kPixelSteps], u32 box, u32 taps) const {
-    float tap[kTapsStay ? kTaps : 1];
+        for (int p = 0; p < 4; ++p) sums[i][p] = kDepthwiseBias ? load_float(stage.bias(channels[i])) : 0.f;
+      }
+      add_windows(sums, boxes, taps);
 #pragma unroll
-    for (int i = 0; kTapsStay && i < kTaps; ++i) tap[i] = load_float(taps + i * 4);
-#pragma unroll(kTapsStay ? kKernelH : 1)
-    for (int h = 0; h < kKernelH; ++h) {
-#pragma unroll(kTapsStay ? kKernelW : 4)
-      for (int w = 0; w < kKernelW; ++w) {
-        const float one = kTapsStay ? tap[(h * kKernelW + w) % (kTapsStay ? kTaps : 1)] : load_float(taps + (h * kKernelW + w) * 4);
-        const u32 at = box + (h * kDilationH * kBoxColumns + w * kDilationW) * 4;
+      for (int i = 0; i < kUnitsTogether; ++i) {
 #pragma unroll
-        for (int i = 0; i < kPixelSteps; ++i) sum[i] = fmaf(one, load_float(at + from_[i]), sum[i]);
+        for (int p = 0; p < 4; ++p) sums[i][p] = activate<kDepthwiseActivation>(sums[i][p], call.depthwise_value);
+        put(slot, operand_row(channel_ + channels[i]), unit_ + (first + i) % kUnitSteps * kLanes, sums[i]);
       }
     }
   }
 
-  // Into a row of the operand: 64 pixels, or behind them as many more.
-  __device__ __forceinline__ void put(u32 slot, int row, const float (&sum)[kPixelSteps]) const {
-    const u32 to = slot + row * 128 + (lane_ * 2 ^ row % 8 << 4);
+ private:
+  using Sums = float[kUnitsTogether][4];
+  using Addresses = u32[kUnitsTogether];
+  __device__ __forceinline__ static void add_windows(Sums& sums, Addresses& boxes, Addresses& taps) {
+    constexpr int kBlocks = kKernelW / kGatheredTaps, kLeft = kKernelW % kGatheredTaps;
+#pragma unroll(kTaps <= 12 ? kKernelH : 1)
+    for (int h = 0; h < kKernelH; ++h) {
+#pragma unroll(kTaps <= 12 ? kBlocks : 1)
+      for (int w = 0; w < kBlocks; ++w) add_taps<kGatheredTaps>(sums, boxes, taps);
+      if constexpr (kLeft > 0) add_taps<kLeft>(sums, boxes, taps);
 #pragma unroll
-    for (int i = 0; i < kPixelSteps; i += 2) {
-      float both[2] = {sum[i], i + 1 < kPixelSteps ? sum[i + 1] : 0.f};
-      for_terms(both, [&](int t, const u32(&pair)[1]) {
-        const u32 at = to + i / 2 * (kChunk * 128) + t * kTermBytes;
-        store_half(at, u16(pair[0]));
-        if (i + 1 < kPixelSteps) store_half(at ^ 64, u16(pair[0] >> 16));
-      });
+      for (int i = 0; i < kUnitsTogether; ++i) boxes[i] += (kDilationH * kBoxPitch - kKernelW * kDilationW) * 4;
+    }
+  }
+  // Neighbouring taps of a row, and on to the next ones.
+  template <int Count>
+  __device__ __forceinline__ static void add_taps(Sums& sums, Addresses& boxes, Addresses& taps) {
+    float input[kUnitsTogether][kGatheredRead];
+#pragma unroll
+    for (int i = 0; i < kUnitsTogether; ++i) {
+      if constexpr (Count > 1) {
+#pragma unroll
+        for (int j = 0; j < columns_of_taps(Count); j += 4) load_floats<4>(&input[i][j], boxes[i] + j * 4);
+      } else {
+#pragma unroll
+        for (int p = 0; p < 4; ++p) input[i][p * kStrideW] = load_float(boxes[i] + p * kStrideW * 4);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kUnitsTogether; ++i) {
+#pragma unroll
+      for (int k = 0; k < Count; ++k) {
+        const float tap = load_float(taps[i] + k * 4);
+#pragma unroll
+        for (int p = 0; p < 4; ++p) sums[i][p] = fmaf(tap, input[i][p * kStrideW + k * kDilationW], sums[i][p]);
+      }
+      boxes[i] += Count * kDilationW * 4, taps[i] += Count * 4;
     }
   }
 
-  const int warp_, lane_;
-  u32 from_[kPixelSteps];
+  // Into a row of the operand: zeros behind the end of a row of the patch.
+  __device__ __forceinline__ static void put(u32 slot, int row, int unit, float (&sum)[4]) {
+    if (kUnits % kLanes != 0 && unit >= kUnits) return;
+    const int pixel = unit * 4, column = pixel % kPatchPitch;
+#pragma unroll
+    for (int p = 0; p < 4; ++p) sum[p] = kPatchPitch == kPatchColumns || column + p < kPatchColumns ? sum[p] : 0.f;
+    const u32 to = slot + pixel / 64 * (kChunk * 128) + row * 128 + ((pixel % 64 / 8 ^ row % 8) << 4) + pixel % 8 * 2;
+    for_terms(sum, [&](int t, const u32(&pairs)[2]) { store_words(to + t * kTermBytes, pairs); });
+  }
+
+  const int channel_, side_, unit_;  // the warp's first channel, which of those side by side, the first unit
+  u32 from_[kUnitSteps];
 };
 
 // The work of one of the eight warps.
-__device__ __forceinline__ void gather(const Call& call, u32 stages, u32 slots, const Barriers& barriers, int rank, int warp, int lane) {
+__device__ __forceinline__ void compute_windows(const Call& call, u32 stages, u32 slots, const Barriers& barriers, int rank, int warp, int lane) {
   CopiesAhead ahead(call, rank, warp, lane);
   const GatherLane pixels(warp, lane);
   const auto stage_at = [&](int i) { return WarpStage{stages + (i * kDepthwiseWarps + warp) * kWarpStageBytes}; };

@@ -1,5 +1,5 @@
-// What a lane of the depthwise step has where the channels of a pixel lie together: two neighbouring channels of a part, and of
-// its warp's pixels some, four of a row at a time. Four warps have a patch.
+// What a lane of the depthwise step has where the channels of a pixel lie together, in float32: two neighbouring channels of a part, and
+// of its warp's pixels some, four of a row at a time. Four warps have a patch.
 #pragma once
 
 #include "lane.cuh"
@@ -21,9 +21,8 @@ constexpr __device__ bool is_read(int column) {
   return false;
 }
 
-// As it lies in shared memory: of 16 bits it takes half of the registers, and the loads of all steps go before what is computed of them.
 struct Input {
-  u32 words[kRead][kElementBytes / 2];
+  float v[kRead][kAtOnce];
 };
 using Taps = FloatTaps<kAtOnce>;
 
@@ -33,10 +32,7 @@ __device__ __forceinline__ void add_row(float (&sum)[kAtOnce][kPixels], const Ta
   for (int i = 0; i < kRead; ++i) {
     if (!is_read(i)) continue;
 #pragma unroll
-    for (int c = 0; c < kAtOnce; ++c) {
-      if constexpr (kElement == Element::float32) numbers.v[c][i] = __uint_as_float(input.words[i][c]);
-      else numbers.v[c][i] = unpack(u16(input.words[i][0] >> c * 16));
-    }
+    for (int c = 0; c < kAtOnce; ++c) numbers.v[c][i] = input.v[i][c];
   }
   add_taps<kBefore>(sum, taps, numbers);
 }
@@ -75,7 +71,7 @@ class Lane {
     from += h * kDilationH * kBoxColumns * 128;
 #pragma unroll
     for (int i = 0; i < kRead; ++i) {
-      if (is_read(i)) load_words(input.words[i], from + i * 128);
+      if (is_read(i)) load_words(input.v[i], from + i * 128);
     }
   }
 

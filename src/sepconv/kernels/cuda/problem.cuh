@@ -32,9 +32,11 @@ constexpr int kTerms = SEPCONV_TERMS;
 // of input comes in parts, each a stage: with channels last, 128 bytes of every pixel.
 constexpr int kTile = SEPCONV_TILE, kChunk = kChannelsLast ? 64 : 16;
 static_assert(kTile == 128 || (kTile == 64 && !kChannelsLast), "tiles of 128 pixels, or 64 where they lie together");
-constexpr int kPatchRows = SEPCONV_PATCH_ROWS, kPatchColumns = SEPCONV_PATCH_COLUMNS, kPatchPixels = kPatchRows * kPatchColumns;
+constexpr int kPatchRows = SEPCONV_PATCH_ROWS, kPatchColumns = SEPCONV_PATCH_COLUMNS;
 // Where the copy engine cannot load rows: each warp of the depthwise step gathers the input of a tile by itself, which is one patch.
 constexpr bool kGathers = SEPCONV_GATHERS, kPatches = kGathers || (kChannelsLast && !kRolls);
+// Of what is gathered four pixels of a row are computed together, so that a row of a patch takes up whole fours of the product's columns.
+constexpr int kPatchPitch = kGathers ? (kPatchColumns + 3) / 4 * 4 : kPatchColumns, kPatchPixels = kPatchRows * kPatchPitch;
 static_assert(!kGathers || (!kChannelsLast && kElementBytes == 4), "float32 is gathered, of channels that lie apart");
 static_assert(kPatches || !(kChannelsLast || kRolls) || (kStrideH == 1 && kStrideW == 1 && kDilationH == 1 && kDilationW == 1),
               "only whole windows have steps");
@@ -75,9 +77,22 @@ constexpr int kRowColumns = kChannelsLast ? kTile + kKernelW - 1 : kLead + kTile
 constexpr int kBoxColumns = kPatches ? (kPatchColumns - 1) * kStrideW + kReachW : kRowColumns;
 constexpr int kBoxRows = kPatches ? (kPatchRows - 1) * kStrideH + kReachH : kRolls ? 1 : kReachH;
 constexpr int kBoxBytes = kPart * kBoxRows * kBoxColumns * kElementBytes, kInputBytes = (kPatches ? 2 : 1) * kBoxBytes;
-// Of what is gathered each warp has its channels' boxes, with their taps and biases behind them.
-constexpr int kWarpChannels = kChunk / kDepthwiseWarps, kWarpStageBytes = kWarpChannels * (kBoxRows * kBoxColumns + kKernelH * kKernelW + 1) * 4;
-constexpr int kStageBytes = ((kGathers ? kDepthwiseWarps * kWarpStageBytes : kInputBytes) + 127) / 128 * 128;
+// Patches in 16 bits: boxes swizzled as matrix units read them, with the taps and the biases of their channels behind them (diagonals.cuh).
+#define SEPCONV_DIAGONALS (SEPCONV_CHANNELS_LAST && SEPCONV_ELEMENT_BYTES == 2)
+constexpr bool kDiagonals = SEPCONV_DIAGONALS;
+static_assert(!kDiagonals || kPatches, "with channels last in 16 bits windows are whole");
+constexpr int kBoxRoom = kDiagonals ? (kBoxBytes + 1023) / 1024 * 1024 : kBoxBytes;
+constexpr int kTapsOfStage = 2 * kBoxRoom, kBiasOfStage = kTapsOfStage + kChunk * kKernelH * kKernelW * 2;
+constexpr int kDiagonalStageBytes = (kBiasOfStage + (kDepthwiseBias ? kChunk * 2 : 0) + 1023) / 1024 * 1024;
+// Of what is gathered each warp has its channels' boxes, with their taps and biases behind them. So many taps of a row are added up at a time, for
+// which a lane reads so many columns: those of a whole row, of four taps, or of one (and not those in between).
+constexpr __device__ int columns_of_taps(int taps) { return (3 * kStrideW + (taps - 1) * kDilationW + 4) / 4 * 4; }
+constexpr int kMostGathered = 16, kGatheredTaps = columns_of_taps(kKernelW) <= kMostGathered ? kKernelW : columns_of_taps(4) <= kMostGathered ? 4 : 1;
+constexpr int kGatheredRead = columns_of_taps(kGatheredTaps);
+constexpr int kBoxPitch = (kPatchPitch - 4) * kStrideW + columns_of_taps((kKernelW + kGatheredTaps - 1) / kGatheredTaps * kGatheredTaps);
+constexpr int kWarpChannels = kChunk / kDepthwiseWarps;
+constexpr int kWarpStageBytes = (kWarpChannels * (kBoxRows * kBoxPitch + kKernelH * kKernelW + 1) * 4 + 15) / 16 * 16;
+constexpr int kStageBytes = kDiagonals ? kDiagonalStageBytes : ((kGathers ? kDepthwiseWarps * kWarpStageBytes : kInputBytes) + 127) / 128 * 128;
 
 // A chunk of the operand, for each term: rows of 128 bytes, of 64 pixels of one channel, or of 64 channels of one pixel.
 constexpr int kTermBytes = kTile * kChunk * 2, kSlotBytes = kTerms * kTermBytes;
@@ -107,12 +122,12 @@ constexpr int kPairs16 = kKernelW + 2;
 constexpr bool kManyTaps = !kChannelsLast && !kGathers && (kBands ? kReachW > 33 || kStrideW > 1 || kDilationW > 1 : kKernelW > 17 || kReachW + 3 * kStrideW > 32);
 constexpr int kBandDeeps = (7 * kStrideW + kReachW + 16) / 16, kPairsBefore = 7 * kStrideW + 1;
 constexpr int kRowBytes = kBands ? (kPairsBefore + 16 * kBandDeeps) * 4 : kTapRow * 4;
-constexpr int kTapBytes = kManyTaps || kGathers ? 0 : kBands ? kKernelH * kPairs16 * 4 + 4 : kTapFloats * 4;
+constexpr int kTapBytes = kManyTaps || kGathers || kDiagonals ? 0 : kBands ? kKernelH * kPairs16 * 4 + 4 : kTapFloats * 4;
 // Of which a warp has as many at a time as channels.
 constexpr int kScratchBytes = kManyTaps ? kDepthwiseWarps * (kBands ? 1 : 128 / kTile) * kRowBytes : 0;
 
 // Four pixels of a patch that are computed together may reach beyond the last box.
-constexpr int kBeyondStages = kPatches && !kGathers ? (3 - (kPatchColumns + 3) % 4) * kStrideW * 128 : 0;
+constexpr int kBeyondStages = kPatches && !kGathers && !kDiagonals ? (3 - (kPatchColumns + 3) % 4) * kStrideW * 128 : 0;
 
 // Shared memory, from 1024 bytes on a multiple of which it begins.
 constexpr int kWeightsAt = 0, kSlotsAt = kWeightsAt + kWeightBytes, kStagedAt = kSlotsAt + kSlots * kSlotBytes;

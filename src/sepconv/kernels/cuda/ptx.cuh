@@ -124,6 +124,11 @@ __device__ __forceinline__ void load_box(u32 to, const TensorMap& map, u32 barri
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(to),
                "l"(&map), "r"(barrier), "r"(column), "r"(row) : "memory");
 }
+// Neighbouring bytes into shared memory: all of them, and both addresses, are multiples of 16.
+__device__ __forceinline__ void load_bytes(u32 to, const void* from, u32 bytes, u32 barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
+               "r"(barrier) : "memory");
+}
 // A box out of shared memory; what lies outside of the tensor is left out.
 __device__ __forceinline__ void store_box(const TensorMap& map, u32 from, int column, int row, int channel, int image) {
   const auto store = [&](int a, int b, int c) {
@@ -167,6 +172,11 @@ __device__ __forceinline__ u32 load_word(u32 from) {
   u32 word[1];
   load_words(word, from);
   return word[0];
+}
+__device__ __forceinline__ u16 load_half(u32 from) {
+  u16 half;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(half) : "r"(from));
+  return half;
 }
 __device__ __forceinline__ void store_half(u32 to, u16 half) { asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(half) : "memory"); }
 __device__ __forceinline__ void store_words(u32 to, const u32 (&v)[1]) {

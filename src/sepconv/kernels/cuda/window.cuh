@@ -1,5 +1,5 @@
 // The depthwise step: eight warps slide the window over the input in shared memory, in float32, and write the result as chunks of
-// the product's operand. What a lane has of a part is the layout's matter: planes.cuh and pixels.cuh.
+// the product's operand. What a lane has of a part is a matter of layout and dtype: planes.cuh, bands.cuh and pixels.cuh.
 //
 // Where a block keeps what a row adds to output rows further down (in registers), it reads each input row once; else a stage has
 // all rows of the window.
