@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from cuda_cases import A_LAST, PATCHES, SHAPES, UNITS, A, B, Shape
+from cuda_cases import PATCHES, SHAPES, UNITS, A, B, Shape
 
 from sepconv.backends import cuda, cuda_driver
 from sepconv.jit import nvrtc
@@ -131,12 +131,19 @@ def test_a_kernel_runs_on_the_device_of_its_operands_whichever_is_current(
 
 
 def test_no_more_clusters_than_run_at_once(driver: Driver) -> None:
-    problem = replace(A_LAST, outputs=256).problem(torch.float16, "ieee")
+    problem = replace(A, outputs=256).problem(torch.float16, "ieee")
     config = hopper_candidates.configuration(problem, UNITS)
     assert config is not None
     assert config.cluster == 2
     assert grid_of(problem) == 2 * CLUSTERS
     assert grid_of(A.problem(torch.float16, "ieee")) == SMS
+
+
+@pytest.mark.parametrize(
+    ("items", "most", "right"), [(1024, 132, 128), (132, 132, 132), (133, 132, 132), (64, 60, 60), (5, 132, 5)]
+)
+def test_blocks_have_as_many_items_each_where_few_are_left_out_for_it(items: int, most: int, right: int) -> None:
+    assert cuda._walkers(items, most) == right
 
 
 def test_input_stays_in_l2_where_the_result_does_not_fit(driver: Driver) -> None:
@@ -145,7 +152,7 @@ def test_input_stays_in_l2_where_the_result_does_not_fit(driver: Driver) -> None
     assert [call_of(p).stays for p in (small, large)] == [-(-CACHE // (SMS * tile_row))] * 2
     assert call_of(replace(A, batch=1, size=(256, 256)).problem(torch.float32, "high")).stays == 0
     assert call_of(B.problem(torch.float32, "high")).stays == 0  # whole windows
-    clusters = replace(A_LAST, outputs=256).problem(torch.float16, "ieee")
+    clusters = replace(A, outputs=256).problem(torch.float16, "ieee")
     assert call_of(clusters).stays == -(-CACHE // (CLUSTERS * 64 * 128 * 2))
 
 
