@@ -137,17 +137,18 @@ def _can_stream(problem: Problem) -> bool:
 
 
 def _can_roll(problem: Problem, cluster: int) -> bool:
-    if has_diagonals(
-        problem
-    ):  # for which patches are faster: A takes 449 us, and with rows that are kept 456 (H200, 2026-12-01)
+    """Whether rows can be kept, and are worth it.
+
+    Where matrix units slide the window patches are faster: A takes 449 us, and with rows that are kept 456 (float16, H200,
+    2026-12-01).
+    """
+    if has_diagonals(problem):
         return False
     kept = window_rows(problem) - 1
     if max(problem.stride + problem.dilation) > 1 or has_many_taps(problem):
         return False
     narrow = not _fills_tiles(problem, TILE)  # patches have less work then
     if narrow and (problem.layout == CHANNELS_LAST or can_gather(problem)):
-        return False
-    if problem.layout == CHANNELS_LAST and problem.kernel_size[-1] + 3 > most_read(problem):
         return False
     own = up(problem.in_channels, chunk(problem) * cluster) // cluster
     return kept > 0 and kept * own <= MOST_KEPT
@@ -213,12 +214,9 @@ def _time_of_gathering(problem: Problem, units: int, cluster: int, tile: int, pa
     2026-12-01). Without a part for the clusters that are at work, single images fell to the smallest patches, each of which loads
     all weights.
     """
-    at_once = _at_once(units, cluster)
-    sets = math.ceil(problem.out_channels / (cluster * PASS))
-    chunks = up(math.ceil(problem.in_channels / chunk(problem)), cluster)
     of_chunk = 1.35 * tile + 71 + patches.time_to_gather(problem, patch) / cluster
-    rounds = problem.batch * patches.count(problem, patch) * sets / at_once
-    return (0.7 * math.ceil(rounds) + 0.3 * rounds) * (chunks * of_chunk + 2600)
+    rounds = _rounds(problem, problem.batch * patches.count(problem, patch), units, cluster)
+    return (0.7 * math.ceil(rounds) + 0.3 * rounds) * (_chunks(problem, cluster) * of_chunk + 2600)
 
 
 def _gathered_resident(problem: Problem) -> Iterator[CudaConfig]:
@@ -284,17 +282,23 @@ def _time_of_cluster(problem: Problem, patch: tuple[int, int], units: int, clust
 
     They share the window's step, but there are fewer of them, and each tile begins with what they wait for one another.
     """
-    at_once = _at_once(units, cluster)
-    sets = math.ceil(problem.out_channels / (cluster * PASS))
-    chunks = up(math.ceil(problem.in_channels / chunk(problem)), cluster)
     window = patches.cost_of_window(problem, patch) / GROUP_ROWS
-    rounds, start = math.ceil(_tiles_of(problem, patch) * sets / at_once), 0.5 if cluster == 1 else 3.0
-    return rounds * (chunks * (1 + window / cluster) + start)
+    rounds = math.ceil(_rounds(problem, _tiles_of(problem, patch), units, cluster))
+    return rounds * (_chunks(problem, cluster) * (1 + window / cluster) + (0.5 if cluster == 1 else 3.0))
 
 
-def _at_once(units: int, cluster: int) -> int:
-    """How many clusters of so many blocks run at once on so many SMs; the larger ones leave some out, as on an H200."""
-    return max(1, int((1.0, 1.0, 0.85, 0.92)[cluster - 1] * units) // cluster)
+def _rounds(problem: Problem, tiles: int, units: int, cluster: int) -> float:
+    """How often all clusters of so many blocks, each with 128 output channels, go through a tile.
+
+    So many run at once on so many SMs: the larger ones leave some out, as on an H200.
+    """
+    at_once = max(1, int((1.0, 1.0, 0.85, 0.92)[cluster - 1] * units) // cluster)
+    return tiles * math.ceil(problem.out_channels / (cluster * PASS)) / at_once
+
+
+def _chunks(problem: Problem, cluster: int) -> int:
+    """The chunks of channels of a tile, as many for each block of a cluster."""
+    return up(math.ceil(problem.in_channels / chunk(problem)), cluster)
 
 
 def _block_outputs(problem: Problem, rolls: bool) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ static_assert(kDiagonals && kTerms == 1 && kDepthwiseWarps * 8 == kChunk, "eight
 // A unit is eight pixels in each of two rows of a patch. The last one of a row ends with it, and has some pixels of the one before once more.
 constexpr int kUnitsOfRow = (kPatchColumns + 7) / 8, kUnits = (kPatchRows + 1) / 2 * kUnitsOfRow;
 constexpr int kAllUnits = 2 * kUnits;  // of both patches
+static_assert(kPatchPixels < kBlockRows || (kPatchColumns >= 8 && kPatchRows % 2 == 0), "a place for what units have beside the patch");
 // Pairs of rows that reach a unit's windows; those of a whole box, of which two are loaded at a time.
 constexpr int kDeeps = (kReachH + kStrideH + 1) / 2, kPairs = (kBoxRows + 1) / 2 * kUnitsOfRow, kLoads = (kPairs + 1) / 2;
 constexpr bool kInputStays = (kAllUnits + kLoads + kDeeps) * 4 <= 72 && kDeeps * kKernelW <= 28;  // registers, and instructions
