@@ -31,12 +31,13 @@ inline void load_turned(u32 (&v)[4], const u16* row) {
   load_pairs(v, row, [](int one, int other) { return std::pair(other, one); });
 }
 
-inline void store_turned(u32 row, const u32 (&v)[2]) {
+template <int Matrices>
+void store_turned(u32 row, const u32 (&v)[Matrices]) {
   static u16* rows[kFibers];
   rows[fiber] = const_cast<u16*>(in_shared_memory(row));
-  if (row % 16) std::abort();
+  if (row % 16 && threadIdx.x % 32 < 8 * Matrices) std::abort();
   warp_meets();
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 2 * Matrices; ++i) {
     rows[fiber / 32 * 32 + i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2][threadIdx.x % 32 / 4] = u16(v[i / 2] >> i % 2 * 16);
   }
   warp_meets();

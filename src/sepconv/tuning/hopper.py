@@ -94,14 +94,24 @@ def shared_bytes(problem: Problem, config: CudaConfig) -> int:
     all_outputs = config.weight_stages and not config.beside
     biases = up(problem.out_channels, PASS) if all_outputs else config.outputs * output_sets(problem, config)
     biases *= problem.epilogue.pointwise_bias
-    taps = _scratch_bytes(problem, config) if has_many_taps(problem) else own * _tap_bytes(problem)
-    taps *= not (config.gathers or has_diagonals(problem))
     rings = config.slots * _slot_bytes(problem, config) + config.stages * stage_bytes(problem, config)
     rings += _bytes_beyond_stages(problem, config)
     barriers = 16 * (
         config.stages + config.slots + stream_count(problem, config) * config.weight_stages + problem.epilogue.residual
     )
-    return weights + rings + 2 * config.staged * GROUP_ROWS * 128 + taps + biases * 4 + barriers + 1024
+    staged = 2 * config.staged * GROUP_ROWS * 128
+    return weights + rings + staged + _bytes_of_window(problem, config) + biases * 4 + barriers + 1024
+
+
+def _bytes_of_window(problem: Problem, config: CudaConfig) -> int:
+    """What the window's step has besides stages: taps that stay, or what each of its warps has for itself."""
+    if config.gathers:
+        return 0
+    if has_diagonals(problem):
+        return WINDOW_WARPS * 2 * (-config.patch[1] % 8) * 16  # for pixels beside a patch
+    if has_many_taps(problem):
+        return _scratch_bytes(problem, config)
+    return own_channels(problem, config) * _tap_bytes(problem)
 
 
 def _tap_bytes(problem: Problem) -> int:

@@ -17,9 +17,6 @@ def costs(problem: Problem, pixels: int) -> dict[tuple[int, int], float]:
     """
     found = {}
     for patch in _sizes(problem, pixels):
-        rows, columns = patch
-        if problem.dtype.itemsize == 2 and rows * columns == GROUP_ROWS and (columns < 8 or rows % 2):
-            continue  # no place is left for what units of 8 x 2 have beside the patch (kernels/cuda/diagonals.cuh)
         box = input_box(problem, patch)
         if max(box) <= MOST_BOX and 2 * math.prod(box) * 128 <= SHARED_BYTES // 3:
             found[patch] = count(problem, patch) * (pixels + cost_of_window(problem, patch))

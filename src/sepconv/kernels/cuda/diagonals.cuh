@@ -15,15 +15,12 @@
 namespace sepconv {
 
 static_assert(kDiagonals && kTerms == 1 && kDepthwiseWarps * 8 == kChunk, "eight channels for each warp");
-// A unit is eight pixels in each of two rows of a patch. The last one of a row ends with it, and has some pixels of the one before once more.
+// A unit is eight pixels in each of two rows of a patch. The last ones reach beyond it.
 constexpr int kUnitsOfRow = (kPatchColumns + 7) / 8, kUnits = (kPatchRows + 1) / 2 * kUnitsOfRow;
 constexpr int kAllUnits = 2 * kUnits;  // of both patches
-static_assert(kPatchPixels < kBlockRows || (kPatchColumns >= 8 && kPatchRows % 2 == 0), "a place for what units have beside the patch");
 // Pairs of rows that reach a unit's windows; those of a whole box, of which two are loaded at a time.
 constexpr int kDeeps = (kReachH + kStrideH + 1) / 2, kPairs = (kBoxRows + 1) / 2 * kUnitsOfRow, kLoads = (kPairs + 1) / 2;
 constexpr bool kInputStays = (kAllUnits + kLoads + kDeeps) * 4 <= 72 && kDeeps * kKernelW <= 28;  // registers, and instructions
-
-constexpr __device__ int first_column(int unit_of_row) { return max(0, min(unit_of_row * 8, kPatchColumns - 8)); }
 
 // Sums of a unit that a lane has: two neighbouring pixels of a channel, in both rows.
 struct UnitSums {
@@ -44,12 +41,13 @@ class DiagonalLane {
     taps_ = stages + kTapsOfStage + (warp * 8 + channel) * kKernelH * kKernelW * 2;
     bias_ = stages + kBiasOfStage + (warp * 8 + channel) * 2;
     // A lane has two neighbouring columns of a row of the diagonal matrix: the tap in the first or the second one, or zeros.
+    beside_ = stages + kTapsAt - kStagesAt + warp * kOfWarp + (lane / 8 % 2 * kPixelsBeside + 7 - lane % 8) * 16;
     on_diagonal_ = channel / 2 != lane % 4 ? 0x4444 : channel % 2 == 0 ? 0x4410 : 0x1044;
   }
 
   // All windows of both patches.
   __device__ __forceinline__ void add_windows(UnitSums (&sums)[kAllUnits], u32 stage, int chunk) const {
-    const bool exist = kChannels % kChunk == 0 || chunk * kCluster * kChunk + first_ < kChannels;
+    const bool exist = kChannels == kChunks * kChunk || chunk * kCluster * kChunk + first_ < kChannels;
     const float bias = kDepthwiseBias && exist ? unpack(load_half(stage + bias_)) : 0.f;
 #pragma unroll
     for (int i = 0; i < kAllUnits; ++i) sums[i] = {bias, bias, bias, bias};
@@ -68,11 +66,12 @@ class DiagonalLane {
 
   // Into a slot, a unit of both patches' together.
   __device__ __forceinline__ void put(u32 slot, int number, const UnitSums& sums) const {
-    const int unit = number % kUnits, lane = unforeseen(lane_), row = unit / kUnitsOfRow * 2 + lane / 8 % 2, column = first_column(unit % kUnitsOfRow) + lane % 8;
-    const bool exists = row < kPatchRows && column < kPatchColumns;
-    const int pixel = exists ? row * kPatchColumns + column : kBlockRows - 1;  // where there is no other pixel then
-    store_turned(slot + slots_ + (number / kUnits * kBlockRows + pixel) * 128 + ((first_ / 8 ^ pixel) % 8 << 4),
-                 {pack(sums.v[0], sums.v[1]), pack(sums.v[2], sums.v[3])});
+    const int unit = number % kUnits, lane = unforeseen(lane_), row = unit / kUnitsOfRow * 2 + lane / 8 % 2, column = unit % kUnitsOfRow * 8 + lane % 8;
+    const int pixel = row * kPatchColumns + column;
+    const u32 in_patch = slot + slots_ + (number / kUnits * kBlockRows + pixel) * 128 + ((first_ / 8 ^ pixel) % 8 << 4);
+    const u32 at = column < kPatchColumns ? in_patch : beside_, rows[2] = {pack(sums.v[0], sums.v[1]), pack(sums.v[2], sums.v[3])};
+    if (unit / kUnitsOfRow * 2 + 1 < kPatchRows) store_turned(at, rows);
+    else store_turned(at, {rows[0]});
   }
 
  private:
@@ -132,13 +131,13 @@ class DiagonalLane {
 
   // Of the box, where the first window of a lane's pixel begins. (Behind the last pixel there are sums that nobody reads.)
   __device__ __forceinline__ int column_of(int unit_of_row) const {
-    return (first_column(unit_of_row) + min(lane_ % 8, kPatchColumns - 1)) * kStrideW;
+    return min(unit_of_row * 8 + lane_ % 8, kPatchColumns - 1) * kStrideW;
   }
   static __device__ __forceinline__ u32 swizzled(u32 address) { return address ^ (address >> 3 & 0x70); }  // as the copy engine does it
 
   const int first_, lane_;  // of the warp's channels
   const u32 slots_, stages_;
-  u32 from_[kInputStays ? kLoads : 1], taps_, bias_, on_diagonal_;
+  u32 from_[kInputStays ? kLoads : 1], taps_, bias_, beside_, on_diagonal_;
 };
 
 // A value that hangs on all sums, and so on all input.

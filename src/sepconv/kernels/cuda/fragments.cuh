@@ -19,7 +19,10 @@ __device__ __forceinline__ void load_turned(u32 (&v)[4], const u16* row) {
                : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(u32(__cvta_generic_to_shared(row))) : "memory");
 }
 
-// Two such matrices turned and stored: lanes 0 to 15 name the rows.
+// One or two such matrices turned and stored: the first lanes name the rows.
+__device__ __forceinline__ void store_turned(u32 row, const u32 (&v)[1]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(row), "r"(v[0]) : "memory");
+}
 __device__ __forceinline__ void store_turned(u32 row, const u32 (&v)[2]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(row), "r"(v[0]), "r"(v[1]) : "memory");
 }

@@ -123,8 +123,11 @@ constexpr bool kManyTaps = !kChannelsLast && !kGathers && (kBands ? kReachW > 33
 constexpr int kBandDeeps = (7 * kStrideW + kReachW + 16) / 16, kPairsBefore = 7 * kStrideW + 1;
 constexpr int kRowBytes = kBands ? (kPairsBefore + 16 * kBandDeeps) * 4 : kTapRow * 4;
 constexpr int kTapBytes = kManyTaps || kGathers || kDiagonals ? 0 : kBands ? kKernelH * kPairs16 * 4 + 4 : kTapFloats * 4;
-// Of which a warp has as many at a time as channels.
-constexpr int kScratchBytes = kManyTaps ? kDepthwiseWarps * (kBands ? 1 : 128 / kTile) * kRowBytes : 0;
+// What warps have for themselves: of such rows as many at a time as channels; of patches in 16 bits a place for the pixels that a unit of
+// two rows of eight has beside the patch (diagonals.cuh).
+constexpr int kPixelsBeside = (8 - kPatchColumns % 8) % 8;
+constexpr int kOfWarp = kManyTaps ? (kBands ? 1 : 128 / kTile) * kRowBytes : kDiagonals ? 2 * kPixelsBeside * 16 : 0;
+constexpr int kScratchBytes = kDepthwiseWarps * kOfWarp;
 
 // Four pixels of a patch that are computed together may reach beyond the last box.
 constexpr int kBeyondStages = kPatches && !kGathers && !kDiagonals ? (3 - (kPatchColumns + 3) % 4) * kStrideW * 128 : 0;
