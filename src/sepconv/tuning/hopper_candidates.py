@@ -4,7 +4,6 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 
 from sepconv.problem import CHANNELS_LAST, Problem
 from sepconv.tuning import patches
@@ -68,7 +67,9 @@ def _in_rows(problem: Problem, units: int) -> Iterator[CudaConfig]:
     """Whole windows of tiles that are parts of rows, with channels first.
 
     Where there are no more tiles than SMs, weights that pass by spread each over its output channels: 512 -> 512 channels of 800
-    frames with 75 taps take 45 us instead of 78, 32 times as many 471 instead of 227. Where two blocks hold all weights, they
+    frames with 75 taps take 45 us instead of 78, 32 times as many 471 instead of 227. Of many taps clusters share the window's
+    step, also those that have more blocks than there are outputs for: 256 -> 256 channels of 400 frames with 31 taps and a
+    residual take 13.6 us in clusters of four and 16.1 in clusters of two. Where two blocks hold all weights, they
     write results by way of shared memory and load the residual so: 256 -> 256 channels, 33 taps, 64 us instead of 83
     (float32 as "high", H200, 2026-11-30).
     """
@@ -76,8 +77,8 @@ def _in_rows(problem: Problem, units: int) -> Iterator[CudaConfig]:
     passing = list(_passing_by(problem, (1,))) if _can_stream(problem) else []
     blocks = math.ceil(problem.out_channels / PASS)
     if row_tiles * blocks <= units:
-        clusters = (4, 2, 1) if blocks > 2 else (2, 1) if blocks == 2 else (1,)
-        shared = _passing_by(problem, clusters) if math.prod(problem.kernel_size) >= MANY_TAPS and passing else passing
+        shares = passing and math.prod(problem.kernel_size) >= MANY_TAPS
+        shared = _passing_by(problem, (4, 2, 1)) if shares else passing
         yield from (config for config in shared if config.tile == TILE // 2)
     resident = [config for config in _resident(problem, rolls=False) if config.outputs == PASS]
     yield from (config for config in resident if config.cluster == 1)
@@ -161,28 +162,38 @@ def _fills_tiles(problem: Problem, tile: int) -> bool:
 
 
 def _patched(problem: Problem, units: int) -> Iterator[CudaConfig]:
-    """Whole windows with channels last: patches that cost little come first, then configurations that suit them.
-
-    Weights that pass by come before those that stay in a cluster: 80 -> 480 channels of 32x32 take 48 us instead of 89. And
-    before those that stay in a block, unless these are few and each block has several tiles: 64 images of 14x14, 384 -> 96, take
-    16.4 us instead of 22.4, one of 32x32, 160 -> 80, 10.6 instead of 12.7; but 64 of 147x147, 64 -> 128, 174 instead of 170
-    (H200, 2026-12-01).
-    """
-    costs = patches.costs(problem, GROUP_ROWS)
-    if not costs:
-        return
-    best, least = next(iter(costs.items()))
-    tiles = _tiles_of(problem, best)
-    resident = list(_resident(problem, rolls=False))
-    single = [config for config in resident if config.cluster == 1]
-    passing = list(_streaming_beside(problem, best, units))
-    if problem.in_channels > FEW_CHANNELS or tiles < 2 * units:
-        single, passing = passing, single
+    """Whole windows with channels last: the clusters and patches come first that may be the fastest."""
+    fitting = patches.costs(problem, GROUP_ROWS)
+    resident = [config for config in _resident(problem, rolls=False) if config.staged]  # the copy engine writes patches
+    if has_diagonals(problem):
+        yield from _passing_patches(
+            problem, units, list(fitting), [config for config in resident if config.cluster == 1]
+        )
+    least = min(fitting.values(), default=0.0)
     for above, most in itertools.pairwise((0.0, *MOST_ABOVE_LEAST)):
-        sizes = [patch for patch, cost in costs.items() if above * least < cost <= most * least]
-        for config in (*single, *passing, *resident):
-            if config.staged:  # the copy engine writes patches
-                yield from (replace(config, patch=patch) for patch in sizes)
+        sizes = [patch for patch, cost in fitting.items() if above * least < cost <= most * least]
+        for config in resident:
+            yield from (replace(config, patch=patch) for patch in sizes)
+
+
+def _passing_patches(
+    problem: Problem, units: int, fitting: list[tuple[int, int]], staying: list[CudaConfig]
+) -> Iterator[CudaConfig]:
+    """Patches in 16 bits: weights pass by, or stay in each block.
+
+    They stay where they are few and each block has several tiles: 64 images of 147x147, 64 -> 128, take 170 us instead
+    of 174, but 64 of 14x14, 384 -> 96, 22.4 instead of 16.4 (H200, 2026-12-01).
+    """
+    shapes = sorted(
+        (_time_of_patches(problem, units, cluster, patch), cluster, patch)
+        for cluster, patch in itertools.product((1, 2, 3), fitting)
+    )
+    few = problem.in_channels <= FEW_CHANNELS
+    for _, cluster, patch in shapes[:MOST_SHAPES]:
+        stay = staying if cluster == 1 else []
+        pass_by = list(_streaming_beside(problem, cluster))
+        ordered = (*stay, *pass_by) if few and _tiles_of(problem, patch) >= 2 * units else (*pass_by, *stay)
+        yield from (replace(config, patch=patch) for config in ordered)
 
 
 def _tiles_of(problem: Problem, patch: tuple[int, int]) -> int:
@@ -229,18 +240,17 @@ def _gathered_resident(problem: Problem) -> Iterator[CudaConfig]:
 def _gathered_streaming(problem: Problem, cluster: int) -> Iterator[CudaConfig]:
     if not _can_stream(problem):
         return
-    for staged, slots, stages, weight_stages in ((2, 2, 3, 4), (2, 2, 3, 3), (1, 2, 3, 3), (1, 1, 2, 2)):
-        yield CudaConfig(
-            cluster,
-            PASS,
-            False,
-            stages,
-            up(max(slots * cluster, 4), cluster),
-            staged,
-            weight_stages,
-            True,
-            gathers=True,
-        )
+    for staged, slots, stages, weight_stages in (
+        (2, 6, 4, 4),
+        (2, 6, 3, 3),
+        (2, 4, 3, 3),
+        (2, 3, 3, 3),
+        (2, 2, 3, 3),
+        (1, 2, 3, 3),
+        (1, 1, 2, 2),
+    ):
+        slots = up(max(slots * cluster, 4), cluster)
+        yield CudaConfig(cluster, PASS, False, stages, slots, staged, weight_stages, True, gathers=True)
 
 
 def _passing_by(problem: Problem, clusters: tuple[int, ...]) -> Iterator[CudaConfig]:
@@ -260,31 +270,33 @@ def _passing_by(problem: Problem, clusters: tuple[int, ...]) -> Iterator[CudaCon
             yield CudaConfig(cluster, PASS, False, stages, slots, staged, weight_stages, True, tile)
 
 
-def _streaming_beside(problem: Problem, patch: tuple[int, int], units: int) -> Iterator[CudaConfig]:
+def _streaming_beside(problem: Problem, cluster: int) -> Iterator[CudaConfig]:
     """Weights of one term that stream beside the chunks of the operand, with channels last."""
-    if terms(problem) > 1 or not _can_stream(problem):
+    if not _can_stream(problem):
         return
-    for cluster in (*sorted((1, 2, 3), key=partial(_time_of_cluster, problem, patch, units)), 4):
-        least = max(2, cluster)
-        for staged, slots, stages, weight_stages in (
-            (2, 2 * cluster, 3, 4),
-            (2, 2 * cluster, 2, 4),
-            (2, 2 * cluster, 2, 3),
-            (1, 2 * cluster, 2, 3),
-            (1, 2 * cluster, 2, 2),
-            (1, least, 2, 2),
-        ):
-            yield CudaConfig(cluster, PASS, False, stages, slots, staged, weight_stages, beside=True)
+    for staged, slots, stages, weight_stages in (
+        (2, 2 * cluster, 3, 4),
+        (2, 2 * cluster, 2, 4),
+        (2, 2 * cluster, 2, 3),
+        (1, 2 * cluster, 2, 3),
+        (1, 2 * cluster, 2, 2),
+        (1, max(2, cluster), 2, 2),
+    ):
+        yield CudaConfig(cluster, PASS, False, stages, slots, staged, weight_stages, beside=True)
 
 
-def _time_of_cluster(problem: Problem, patch: tuple[int, int], units: int, cluster: int) -> float:
-    """How long clusters of so many blocks may take for all tiles, in products of a chunk and 128 output channels.
+def _time_of_patches(problem: Problem, units: int, cluster: int, patch: tuple[int, int]) -> float:
+    """How long clusters of so many blocks may take for all tiles of two such patches, in ns.
 
-    They share the window's step, but there are fewer of them, and each tile begins with what they wait for one another.
+    They share the window's step, but there are fewer of them, and they wait for one another, at each chunk and at each tile. The
+    numbers fit those of 92 problems, each in 13 to 25 ways; what is the fastest by them takes 0.5 per cent longer than what
+    was (geometric mean, float16, batches of 1 and 64, H200, 2026-12-01). Single images take smaller patches than many, so
+    that they fill the GPU: 1536 -> 2048 channels of 10x10 take 21 us instead of 26.
     """
-    window = patches.cost_of_window(problem, patch) / GROUP_ROWS
-    rounds = math.ceil(_rounds(problem, _tiles_of(problem, patch), units, cluster))
-    return rounds * (_chunks(problem, cluster) * (1 + window / cluster) + (0.5 if cluster == 1 else 3.0))
+    others = math.log2(cluster)
+    of_chunk = 60 + 180 * others + patches.time_by_diagonals(problem, patch) / cluster
+    rounds = _rounds(problem, _tiles_of(problem, patch), units, cluster)
+    return (0.83 * math.ceil(rounds) + 0.17 * rounds) * (_chunks(problem, cluster) * of_chunk + 650 + 580 * others)
 
 
 def _rounds(problem: Problem, tiles: int, units: int, cluster: int) -> float:

@@ -94,8 +94,10 @@ class GatherLane {
     }
   }
 
-  // The warp's part of a chunk of the operand: units of one or two channels at a time, whose loads then do not wait for one another.
-  __device__ __forceinline__ void compute(const Call& call, u32 slot, const WarpStage& stage) const {
+  // The warp's part of a chunk of the operand: units of one or two channels at a time, whose loads then do not wait for one another. What is
+  // done before the first result is written, `before_results()`, waits no sooner.
+  template <typename F>
+  __device__ __forceinline__ void compute(const Call& call, u32 slot, const WarpStage& stage, F before_results) const {
 #pragma unroll 1
     for (int first = 0; first < kUnitsOfLane; first += kUnitsTogether) {
       int channels[kUnitsTogether];
@@ -109,6 +111,7 @@ class GatherLane {
         for (int p = 0; p < 4; ++p) sums[i][p] = kDepthwiseBias ? load_float(stage.bias(channels[i])) : 0.f;
       }
       add_windows(sums, boxes, taps);
+      if (first == 0) before_results();
 #pragma unroll
       for (int i = 0; i < kUnitsTogether; ++i) {
 #pragma unroll
@@ -186,9 +189,10 @@ __device__ __forceinline__ void compute_windows(const Call& call, u32 stages, u3
     for (int chunk = 0; chunk < kOwnChunks; ++chunk, input.next(), output.next()) {
       wait_groups<kStages - 2>();
       __syncwarp();  // the others' copies are here, and they have read the stage that is loaded next
-      ahead.load(stage_at(input.at == 0 ? kStages - 1 : input.at - 1));
-      barrier_wait(barriers.slot_empty(output.at), output.parity ^ 1);
-      pixels.compute(call, slots + output.at * kSlotBytes, stage_at(input.at));
+      pixels.compute(call, slots + output.at * kSlotBytes, stage_at(input.at), [&] {
+        ahead.load(stage_at(input.at == 0 ? kStages - 1 : input.at - 1));
+        barrier_wait(barriers.slot_empty(output.at), output.parity ^ 1);
+      });
       fence_async();
       __syncwarp();
       if (lane == 0) barrier_arrive(barriers.slot_full(output.at));
