@@ -9,6 +9,8 @@ from cuda_cases import A_LAST, PRECISIONS, SHAPES, UNITS, A, B, Shape
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sepconv.backends.cuda import CudaBackend
+from sepconv.device import Device
 from sepconv.problem import CHANNELS_FIRST, CHANNELS_LAST
 from sepconv.tuning import hopper, hopper_candidates, nearest, patches
 from sepconv.tuning.hopper import CudaConfig
@@ -112,3 +114,23 @@ def test_a_table_that_is_written_reads_the_same(tmp_path: Path) -> None:
     assert len(rows) > 100
     nearest.write(rows, tmp_path / "table.csv")
     assert (tmp_path / "table.csv").read_bytes() == nearest.TABLE.read_bytes()
+
+
+@given(st.integers(2, 60), st.integers(1, 40), st.sampled_from([64, 128]))
+def test_patches_that_flow_hold_every_pixel_of_their_tiles(height: int, width: int, tile: int) -> None:
+    problem = Shape(1, 32, 32, (height, width), (3, 3), ((1, 1), (1, 1))).problem(torch.float32, "high")
+    for patch in patches.for_gathering(problem, tile):
+        pitch, count = patches.pitch(patch), patches.gathered_count(problem, patch, tile)
+        if patch[0] * pitch <= tile:
+            continue
+        across = -(-width // patch[1])
+        assert count * tile >= across * height * pitch > (count - across) * tile
+        last_rows = [(first % pitch + tile - 1) // pitch for first in range(0, count // across * tile, tile)]
+        assert max(last_rows) < patch[0]
+
+
+def test_where_nothing_near_was_measured_few_tiles_are_for_the_kernel_in_float32_only() -> None:
+    gpu = Device("cuda", "a GPU", 0, (9, 0), UNITS, 40 << 30)
+    tokens = Shape(1, 2048, 64, (24,), (3,), ((1, 1),))
+    assert CudaBackend().slower(tokens.problem(torch.float32, "high"), gpu) == []
+    assert "too few" in CudaBackend().slower(tokens.problem(torch.float16, "ieee"), gpu)[0]

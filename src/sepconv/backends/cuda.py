@@ -62,8 +62,10 @@ class CudaBackend:
                 f"takes {known.ratio:.2f} times as long as PyTorch's kernels on the nearest measured problem: {known.sizes}"
             ]
         config = self.configure(problem, device)[0]
+        if config.gathers:
+            return []
         tiles = math.prod(hopper.tiles(problem, config))
-        if tiles < device.units:
+        if tiles < device.units and problem.dtype.itemsize == 2:
             return [f"{tiles} tiles of {config.tile} pixels are too few for {device.units} SMs"]
         if problem.out_size[-1] * LEAST_OF_TILE < config.tile:
             return [f"rows of {problem.out_size[-1]} pixels fill less than a third of tiles of {config.tile}"]

@@ -243,9 +243,9 @@ def tiles(problem: Problem, config: CudaConfig) -> tuple[int, int]:
     """The tiles side by side in a row of y, and the rows of all images; of patches all tiles count as one below the other."""
     if not has_patches(problem, config):
         return math.ceil(problem.out_size[-1] / config.tile), problem.batch * math.prod(problem.out_size[:-1])
-    sizes = zip(patches.of_2d(problem.out_size), config.patch, strict=True)
-    count = problem.batch * math.prod(math.ceil(size / of_patch) for size, of_patch in sizes)
-    return 1, count if config.gathers else math.ceil(count / 2)
+    if config.gathers:
+        return 1, problem.batch * patches.gathered_count(problem, config.patch, config.tile)
+    return 1, math.ceil(problem.batch * patches.count(problem, config.patch) / 2)
 
 
 def stage_bytes(problem: Problem, config: CudaConfig) -> int:

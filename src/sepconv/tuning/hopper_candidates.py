@@ -225,8 +225,8 @@ def _time_of_gathering(problem: Problem, units: int, cluster: int, tile: int, pa
     2026-12-01). Without a part for the clusters that are at work, single images fell to the smallest patches, each of which loads
     all weights.
     """
-    of_chunk = 1.35 * tile + 71 + patches.time_to_gather(problem, patch) / cluster
-    rounds = _rounds(problem, problem.batch * patches.count(problem, patch), units, cluster)
+    of_chunk = 1.35 * tile + 71 + patches.time_to_gather(problem, patch, tile) / cluster
+    rounds = _rounds(problem, problem.batch * patches.gathered_count(problem, patch, tile), units, cluster)
     return (0.7 * math.ceil(rounds) + 0.3 * rounds) * (_chunks(problem, cluster) * of_chunk + 2600)
 
 

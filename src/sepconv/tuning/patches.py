@@ -40,23 +40,45 @@ def time_by_diagonals(problem: Problem, patch: tuple[int, int]) -> float:
     return 310 + 2 * math.prod(box) + 5 * matrices + 18 * products
 
 
-def for_gathering(problem: Problem, pixels: int) -> list[tuple[int, int]]:
-    """Patches whose input can be gathered: their rows take up whole fours of so many pixels (kernels/cuda/gathers.cuh)."""
-    return [
-        patch
-        for patch in _sizes(problem, pixels)
-        if patch[0] * math.ceil(patch[1] / 4) * 4 <= pixels
-        and math.prod(input_box(problem, patch)) * 16 * 4 <= SHARED_BYTES // 6
-    ]
+def for_gathering(problem: Problem, tile: int) -> list[tuple[int, int]]:
+    """Patches whose input can be gathered: each has a tile of so many pixels, or they flow (kernels/cuda/problem.cuh)."""
+    found = [patch for patch in _sizes(problem, tile) if patch[0] * pitch(patch) <= tile]
+    found += _flowing(problem, tile)
+    return [patch for patch in found if math.prod(input_box(problem, patch)) * 16 * 4 <= SHARED_BYTES // 6]
 
 
-def time_to_gather(problem: Problem, patch: tuple[int, int]) -> float:
+def _flowing(problem: Problem, tile: int) -> Iterator[tuple[int, int]]:
+    """Patches of rows that are more than fill a tile: as many as have a part of one, of strips of about one width."""
+    height, width = of_2d(problem.out_size)
+    for columns in {math.ceil(width / strips) for strips in range(1, width + 1)}:
+        of_row = pitch((1, columns))
+        if 2 * of_row > tile or height * of_row <= tile:
+            continue
+        rows = max((first * tile % of_row + tile - 1) // of_row for first in range(of_row)) + 1
+        if rows * of_row > tile:  # else none of them begins within a row
+            yield rows, columns
+
+
+def pitch(patch: tuple[int, int]) -> int:
+    """What a row of a patch that is gathered takes up of the product's columns: four pixels are computed together."""
+    return math.ceil(patch[1] / 4) * 4
+
+
+def gathered_count(problem: Problem, patch: tuple[int, int], tile: int) -> int:
+    """How many such patches, with a tile of so many pixels for each, an image has."""
+    if patch[0] * pitch(patch) <= tile:
+        return count(problem, patch)
+    height, width = of_2d(problem.out_size)
+    return math.ceil(width / patch[1]) * math.ceil(height * pitch(patch) / tile)
+
+
+def time_to_gather(problem: Problem, patch: tuple[int, int], tile: int) -> float:
     """How long it takes to gather a patch's input of a chunk of channels and to slide the window over it, in ns.
 
     A row of at most 32 columns is copied at a time, and 32 times four pixels are computed, or half as many where these are all.
     """
     rows, columns = input_box(problem, patch)
-    units = patch[0] * math.ceil(patch[1] / 4)
+    units = min(patch[0] * pitch(patch), tile) // 4
     steps = 0.5 if units <= 16 else math.ceil(units / 32)
     return 50 * rows * math.ceil(columns / 32) + steps * (436 + 16 * math.prod(problem.kernel_size))
 

@@ -39,7 +39,8 @@ class Results {
     if constexpr (kResidual && !kChannelsLast && (kStaged == 0 || kGathers)) {
       const Spot spot = spot_of(tile, group_);
       const int lane = unforeseen(threadIdx.x) % 32, pixel = lane * 4, output = group_output(tile) + unforeseen(thread_) / 32 * 16;
-      const int row = spot.row + (kPatches ? pixel / kPatchPitch : 0), column = spot.column + (kPatches ? pixel % kPatchPitch : pixel);
+      const int at_pixel = spot.lead + pixel, row = spot.row + (kPatches ? at_pixel / kPatchPitch : 0);
+      const int column = spot.column + (kPatches ? at_pixel % kPatchPitch : pixel);
       if (pixel >= kColumns || row >= kOutH || column >= kOutW) return;
       const char* at = static_cast<const char*>(call_.residual) + index_of<kOutputs, kOutH, kOutW>(spot.image, output, row, column) * kElementBytes;
 #pragma unroll 1
@@ -275,8 +276,8 @@ class Results {
     const int lane = unforeseen(threadIdx.x) % 32, first = unforeseen(thread_) / 32 * 16, output = group_output(tile) + first;
 #pragma unroll
     for (int box = 0; box < kStaged; ++box) {
-      const int pixel = begin * 8 + box * kBoxColumnsOut + lane, in_patch = pixel % kPatchPitch;
-      const int row = spot.row + pixel / kPatchPitch, column = spot.column + in_patch;
+      const int pixel = begin * 8 + box * kBoxColumnsOut + lane, in_patch = (spot.lead + pixel) % kPatchPitch;
+      const int row = spot.row + (spot.lead + pixel) / kPatchPitch, column = spot.column + in_patch;
       if (pixel >= kPatchPixels || in_patch >= kPatchColumns || row >= kOutH || column >= kOutW) continue;
       const long long at = index_of<kOutputs, kOutH, kOutW>(spot.image, output, row, column);
 #pragma unroll 1

@@ -86,11 +86,15 @@ class CopiesAhead {
 // What one lane of a warp computes.
 class GatherLane {
  public:
-  __device__ __forceinline__ GatherLane(int warp, int lane) : channel_(warp * kWarpChannels), side_(lane / kLanes), unit_(lane % kLanes) {
+  __device__ __forceinline__ GatherLane(int warp, int lane) : channel_(warp * kWarpChannels), side_(lane / kLanes), unit_(lane % kLanes) { move_to(0); }
+
+  // On to a patch that begins behind so many pixels of its first row.
+  __device__ __forceinline__ void move_to(int lead) {
 #pragma unroll
     for (int i = 0; i < kUnitSteps; ++i) {
-      const int pixel = min(unit_ + i * kLanes, kUnits - 1) * 4;
-      from_[i] = (pixel / kPatchPitch * kStrideH * kBoxPitch + pixel % kPatchPitch * kStrideW) * 4;
+      const int pixel = lead + min(unit_ + i * kLanes, kUnits - 1) * 4;
+      column_[i] = pixel % kPatchPitch;
+      from_[i] = (pixel / kPatchPitch * kStrideH * kBoxPitch + column_[i] * kStrideW) * 4;
     }
   }
 
@@ -116,7 +120,8 @@ class GatherLane {
       for (int i = 0; i < kUnitsTogether; ++i) {
 #pragma unroll
         for (int p = 0; p < 4; ++p) sums[i][p] = activate<kDepthwiseActivation>(sums[i][p], call.depthwise_value);
-        put(slot, operand_row(channel_ + channels[i]), unit_ + (first + i) % kUnitSteps * kLanes, sums[i]);
+        const int step = (first + i) % kUnitSteps;
+        put(slot, operand_row(channel_ + channels[i]), unit_ + step * kLanes, column_[step], sums[i]);
       }
     }
   }
@@ -162,9 +167,9 @@ class GatherLane {
   }
 
   // Into a row of the operand: zeros behind the end of a row of the patch.
-  __device__ __forceinline__ static void put(u32 slot, int row, int unit, float (&sum)[4]) {
+  __device__ __forceinline__ static void put(u32 slot, int row, int unit, int column, float (&sum)[4]) {
     if (kUnits % kLanes != 0 && unit >= kUnits) return;
-    const int pixel = unit * 4, column = pixel % kPatchPitch;
+    const int pixel = unit * 4;
 #pragma unroll
     for (int p = 0; p < 4; ++p) sum[p] = kPatchPitch == kPatchColumns || column + p < kPatchColumns ? sum[p] : 0.f;
     const u32 to = slot + pixel / 64 * (kChunk * 128) + row * 128 + ((pixel % 64 / 8 ^ row % 8) << 4) + pixel % 8 * 2;
@@ -172,19 +177,21 @@ class GatherLane {
   }
 
   const int channel_, side_, unit_;  // the warp's first channel, which of those side by side, the first unit
+  int column_[kUnitSteps];
   u32 from_[kUnitSteps];
 };
 
 // The work of one of the eight warps.
 __device__ __forceinline__ void compute_windows(const Call& call, u32 stages, u32 slots, const Barriers& barriers, int rank, int warp, int lane) {
   CopiesAhead ahead(call, rank, warp, lane);
-  const GatherLane pixels(warp, lane);
+  GatherLane pixels(warp, lane);
   const auto stage_at = [&](int i) { return WarpStage{stages + (i * kDepthwiseWarps + warp) * kWarpStageBytes}; };
 #pragma unroll 1
   for (int i = 0; i < kStages - 1; ++i) ahead.load(stage_at(i));
   Ring<kStages> input;
   Ring<kSlots, kCluster> output{rank};
-  for_items(call.parts, [&](const Item&) {
+  for_items(call.parts, [&](const Item& item) {
+    if (kFlows) pixels.move_to(spot_of({item.begin, 0, 0}, 0).lead);
 #pragma unroll 1
     for (int chunk = 0; chunk < kOwnChunks; ++chunk, input.next(), output.next()) {
       wait_groups<kStages - 2>();

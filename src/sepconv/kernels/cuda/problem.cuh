@@ -35,8 +35,11 @@ static_assert(kTile == 128 || (kTile == 64 && !kChannelsLast), "tiles of 128 pix
 constexpr int kPatchRows = SEPCONV_PATCH_ROWS, kPatchColumns = SEPCONV_PATCH_COLUMNS;
 // Where the copy engine cannot load rows: each warp of the depthwise step gathers the input of a tile by itself, which is one patch.
 constexpr bool kGathers = SEPCONV_GATHERS, kPatches = kGathers || (kChannelsLast && !kRolls);
-// Of what is gathered four pixels of a row are computed together, so that a row of a patch takes up whole fours of the product's columns.
-constexpr int kPatchPitch = kGathers ? (kPatchColumns + 3) / 4 * 4 : kPatchColumns, kPatchPixels = kPatchRows * kPatchPitch;
+// Of what is gathered four pixels of a row are computed together, so that a row of a patch takes up whole fours of the product's columns. Where
+// the rows are more than fill a tile, patches flow: each begins where the one above it ends, anywhere in a row, and fills its tile.
+constexpr int kPatchPitch = kGathers ? (kPatchColumns + 3) / 4 * 4 : kPatchColumns;
+constexpr bool kFlows = kGathers && kPatchRows * kPatchPitch > kTile;
+constexpr int kPatchPixels = kFlows ? kTile : kPatchRows * kPatchPitch;
 static_assert(!kGathers || (!kChannelsLast && kElementBytes == 4), "float32 is gathered, of channels that lie apart");
 static_assert(kPatches || !(kChannelsLast || kRolls) || (kStrideH == 1 && kStrideW == 1 && kDilationH == 1 && kDilationW == 1),
               "only whole windows have steps");

@@ -35,15 +35,19 @@ struct Tile {
   __device__ __forceinline__ int row_of_image() const { return row % kOutH; }
 };
 
-// Where the pixels of a product group begin: the same for both or, with channels last, each its own.
+// Where the pixels of a product group begin: the same for both or, with channels last, each its own. Where patches flow the first `lead` pixels of
+// the row are those of the patch above.
 struct Spot {
-  int image, row, column;
+  int image, row, column, lead = 0;
 };
 __device__ __forceinline__ Spot spot_of(const Tile& tile, int group) {
   if constexpr (!kPatches) return {tile.image(), tile.row_of_image(), tile.column + (kChannelsLast ? group * kBlockRows : 0)};
-  constexpr int kAcross = (kOutW + kPatchColumns - 1) / kPatchColumns, kDown = (kOutH + kPatchRows - 1) / kPatchRows;
-  const int patch = kGathers ? tile.row : 2 * tile.row + group;
-  return {patch / (kAcross * kDown), patch / kAcross % kDown * kPatchRows, patch % kAcross * kPatchColumns};
+  constexpr int kAcross = (kOutW + kPatchColumns - 1) / kPatchColumns;
+  constexpr int kDown = kFlows ? (kOutH * kPatchPitch + kTile - 1) / kTile : (kOutH + kPatchRows - 1) / kPatchRows;
+  const int patch = kGathers ? tile.row : 2 * tile.row + group, image = patch / (kAcross * kDown), down = patch / kAcross % kDown;
+  const int column = patch % kAcross * kPatchColumns;
+  if (kFlows) return {image, down * kTile / kPatchPitch, column, down * kTile % kPatchPitch};
+  return {image, down * kPatchRows, column};
 }
 
 // Call f(image, first output row, end) for each image of an item.
