@@ -51,9 +51,14 @@ SEPCONV_INLINE Halves load_bits(const void* p) {
   return bits;
 }
 
-SEPCONV_INLINE Vector load(const BFloat16* p) {
-  return reinterpret_cast<Vector>(__builtin_convertvector(load_bits(p), Bits) << 16);
-}
+// 16 bits as 32. Of 16 lanes g++ makes two halves, six instructions instead of one (12.2).
+#if defined(__AVX512F__)
+SEPCONV_INLINE Bits widen(Halves bits) { return Bits(_mm512_cvtepu16_epi32(__m256i(bits))); }
+#else
+SEPCONV_INLINE Bits widen(Halves bits) { return __builtin_convertvector(bits, Bits); }
+#endif
+
+SEPCONV_INLINE Vector load(const BFloat16* p) { return reinterpret_cast<Vector>(widen(load_bits(p)) << 16); }
 
 // To bfloat16, the nearest, ties to even; a NaN stays one. The instruction for it takes subnormal numbers for zero.
 #if defined(__AVX512BF16__)
@@ -73,8 +78,7 @@ SEPCONV_INLINE void store(BFloat16* p, Vector v) {
 
 // Two vectors lane by lane as pairs of bfloat16.
 SEPCONV_INLINE void store_pairs(BFloat16* p, Vector first, Vector second) {
-  const Bits low = __builtin_convertvector(round_to_bfloat16(first), Bits);
-  const Bits pairs = low | __builtin_convertvector(round_to_bfloat16(second), Bits) << 16;
+  const Bits pairs = widen(round_to_bfloat16(first)) | widen(round_to_bfloat16(second)) << 16;
   std::memcpy(p, &pairs, sizeof pairs);
 }
 

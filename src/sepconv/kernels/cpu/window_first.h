@@ -135,10 +135,10 @@ class Ahead {
 
 // Whether the window can read x itself, without a patch: masked loads put the zeros beside a row, at no cost ((1, 64, 512, 512) with
 // 3x3: 11.3 ms instead of 12.9; 2 cores of a Xeon, 2026-11-30), and of two vectors every second column is taken ((8, 64, 112, 112) with
-// stride 2: 1.6 ms instead of 2.3; 2 cores of an EPYC, 2026-12-01). The window has to be known, and x's columns neighbours; where an input
-// row serves one output row only, and in bfloat16, whose conversion takes two instructions, a copy pays (8.2 ms instead of 7.5).
+// stride 2: 1.6 ms instead of 2.3; (1, 64, 512, 512) in bfloat16: 7.3 instead of 8.3; 2 cores of an EPYC, 2026-12-01). The window has to be
+// known, and x's columns neighbours; where an input row serves one output row only a copy pays (8.2 ms instead of 7.5).
 #if defined(__AVX512F__)
-constexpr bool kReadsInput = kKernelH > 1 && !std::is_same_v<Element, BFloat16>;
+constexpr bool kReadsInput = kKernelH > 1;
 #else
 constexpr bool kReadsInput = false;
 #endif
