@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
-from rows import ROW
+from rows import ROW, read_from
 from scripts import imported
 
 from sepconv import dispatch
@@ -296,9 +296,7 @@ def test_the_page_has_the_grid_once_it_was_measured(
     scripts: dict[str, ModuleType], file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = scripts["tables"]
-    for name in ("backward-memory", "call-overhead", "fused-models"):
-        (file.parent / f"{name}.csv").write_text((tables.RESULTS / f"{name}.csv").read_text())
-    monkeypatch.setattr(tables, "RESULTS", file.parent)
+    read_from(file.parent, tables, monkeypatch)
     page = tables.wanted_files()[tables.PERFORMANCE]
     assert "3 of 365 rows" in page
     assert "copy 4200 GB/s, bfloat16 matrix product 780 TFLOP/s" in page

@@ -7,7 +7,7 @@ from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
-from rows import ROW
+from rows import ROW, read_from
 from scripts import imported
 
 from sepconv.bench import report
@@ -122,9 +122,7 @@ def test_nothing_is_said_of_a_gpu_before_it_was_measured(
     scripts: dict[str, ModuleType], file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = scripts["tables"]
-    for name in ("backward-memory", "call-overhead", "fused-models"):
-        (file.parent / f"{name}.csv").write_text((tables.RESULTS / f"{name}.csv").read_text())
-    monkeypatch.setattr(tables, "RESULTS", file.parent)
+    read_from(file.parent, tables, monkeypatch)
     wanted = tables.wanted_files()
     assert "## What you gain on a GPU" in wanted[tables.README]
     assert (

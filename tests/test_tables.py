@@ -10,6 +10,7 @@ from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
+from rows import read_from
 from scripts import ROOT, imported
 
 from sepconv import settings
@@ -135,9 +136,7 @@ def test_what_is_not_measured_says_so_and_what_is_replaces_it(
     scripts: dict[str, ModuleType], results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = scripts["tables"]
-    for name in ("backward-memory", "call-overhead", "fused-models"):
-        (results / f"{name}.csv").write_text((tables.RESULTS / f"{name}.csv").read_text())
-    monkeypatch.setattr(tables, "RESULTS", results)
+    read_from(results, tables, monkeypatch)
     wanted = tables.wanted_files()
     assert "| A/16 | **2** |" in wanted[tables.README]
     assert "(docs/pictures/cpu-forward.svg)" in wanted[tables.README]
