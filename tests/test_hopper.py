@@ -101,7 +101,7 @@ def test_few_tiles_are_spread_over_the_output_channels_and_many_are_not() -> Non
 
 def test_the_nearest_measured_problem_decides() -> None:
     fast = replace(A, batch=64, size=(112, 112)).problem(torch.float32, "high")
-    slow = replace(A_LAST, batch=1, channels=1536, outputs=2048, size=(10, 10)).problem(torch.float16, "ieee")
+    slow = replace(A_LAST, batch=64, channels=1536, outputs=2048, size=(10, 10)).problem(torch.float16, "ieee")
     found = [nearest.nearest(problem) for problem in (fast, slow)]
     assert [one is not None and one.ratio < 1 for one in found] == [True, False]
     assert nearest.nearest(replace(fast, layout=CHANNELS_LAST)) is None  # nothing like it was measured
@@ -134,3 +134,5 @@ def test_where_nothing_near_was_measured_few_tiles_are_for_the_kernel_in_float32
     tokens = Shape(1, 2048, 64, (24,), (3,), ((1, 1),))
     assert CudaBackend().slower(tokens.problem(torch.float32, "high"), gpu) == []
     assert "too few" in CudaBackend().slower(tokens.problem(torch.float16, "ieee"), gpu)[0]
+    many = Shape(512, 2048, 64, (19,), (3,), ((1, 1),))
+    assert CudaBackend().slower(many.problem(torch.float32, "high"), gpu) != []

@@ -18,12 +18,11 @@ struct Target {
 
 // Whether a block's rows, whole cache lines each, go past the caches: those of a large result. An ordinary store first fetches the
 // line that it overwrites, and a core that waits for as many as it can (16) writes no more than 10 GB/s: (1, 64, 512, 512) -> 128 took
-// 16 ms instead of 14. Nor do rows that are parts of lines (48 columns of 16 bits): each part would be written to memory by itself, and
-// the same problem in bfloat16 took 14 ms instead of 8. What fits into the last-level cache is left there for whoever reads it next: a
-// MobileNet in which results of 1 to 12 MiB were streamed took 40 ms instead of 36 (2 cores of a Xeon, 2026-11-30; bfloat16: of an
-// EPYC, 2026-12-01).
+// 16 ms instead of 14. What fits into the last-level cache is left there for whoever reads it next: a MobileNet in which results of 1
+// to 12 MiB were streamed took 40 ms instead of 36 (2 cores of a Xeon, 2026-11-30).
 constexpr long kStreamed = 16 << 20;
 SEPCONV_INLINE bool streams(const Call& call, const Target& target) {
+  // Parts of lines, as 48 columns of 16 bits have them, would be written to memory one by one: bfloat16 took 14 ms instead of 8.
   if (kPanel * sizeof(Element) % 64 != 0) return false;
   const bool lines = (reinterpret_cast<std::uintptr_t>(target.y) | std::uintptr_t(target.pitch) * sizeof(Element)) % 64 == 0;
   return lines && target.columns == kPanel && call.batch * call.outputs * call.pixels() * long(sizeof(Element)) >= kStreamed;

@@ -89,7 +89,7 @@ class Lane {
   // Where the input of a step begins.
   __device__ __forceinline__ u32 input_of(u32 stage, int step) const { return stage + from_ + step * kBoxRows * kBoxColumns * 2; }
   __device__ __forceinline__ void load(Input& v, u32 from, int h) const {
-    from += h * kBoxColumns * 2;
+    from += h * kDilationH * kBoxColumns * 2;
 #pragma unroll
     for (int deep = 0; deep < kDeeps; ++deep) load_columns(v.a[deep], from, deep);
   }
