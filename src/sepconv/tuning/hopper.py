@@ -245,7 +245,7 @@ def tiles(problem: Problem, config: CudaConfig) -> tuple[int, int]:
         return math.ceil(problem.out_size[-1] / config.tile), problem.batch * math.prod(problem.out_size[:-1])
     if config.gathers:
         return 1, problem.batch * patches.gathered_count(problem, config.patch, config.tile)
-    return 1, math.ceil(problem.batch * patches.count(problem, config.patch) / 2)
+    return 1, patches.pairs(problem, config.patch)
 
 
 def stage_bytes(problem: Problem, config: CudaConfig) -> int:

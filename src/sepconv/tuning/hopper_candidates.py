@@ -192,13 +192,8 @@ def _passing_patches(
     for _, cluster, patch in shapes[:MOST_SHAPES]:
         stay = staying if cluster == 1 else []
         pass_by = list(_streaming_beside(problem, cluster))
-        ordered = (*stay, *pass_by) if few and _tiles_of(problem, patch) >= 2 * units else (*pass_by, *stay)
+        ordered = (*stay, *pass_by) if few and patches.pairs(problem, patch) >= 2 * units else (*pass_by, *stay)
         yield from (replace(config, patch=patch) for config in ordered)
-
-
-def _tiles_of(problem: Problem, patch: tuple[int, int]) -> int:
-    """How many tiles y has in such patches, with channels last."""
-    return math.ceil(problem.batch * patches.count(problem, patch) / 2)
 
 
 def _gathered(problem: Problem, units: int) -> Iterator[CudaConfig]:
@@ -295,7 +290,7 @@ def _time_of_patches(problem: Problem, units: int, cluster: int, patch: tuple[in
     """
     others = math.log2(cluster)
     of_chunk = 60 + 180 * others + patches.time_by_diagonals(problem, patch) / cluster
-    rounds = _rounds(problem, _tiles_of(problem, patch), units, cluster)
+    rounds = _rounds(problem, patches.pairs(problem, patch), units, cluster)
     return (0.83 * math.ceil(rounds) + 0.17 * rounds) * (_chunks(problem, cluster) * of_chunk + 650 + 580 * others)
 
 

@@ -42,7 +42,7 @@ def time_by_diagonals(problem: Problem, patch: tuple[int, int]) -> float:
 
 def for_gathering(problem: Problem, tile: int) -> list[tuple[int, int]]:
     """Patches whose input can be gathered: each has a tile of so many pixels, or they flow (kernels/cuda/problem.cuh)."""
-    found = [patch for patch in _sizes(problem, tile) if patch[0] * pitch(patch) <= tile]
+    found = [patch for patch in _sizes(problem, tile) if not flows(patch, tile)]
     found += _flowing(problem, tile)
     return [patch for patch in found if math.prod(input_box(problem, patch)) * 16 * 4 <= SHARED_BYTES // 6]
 
@@ -55,7 +55,7 @@ def _flowing(problem: Problem, tile: int) -> Iterator[tuple[int, int]]:
         if 2 * of_row > tile or height * of_row <= tile:
             continue
         rows = max((first * tile % of_row + tile - 1) // of_row for first in range(of_row)) + 1
-        if rows * of_row > tile:  # else none of them begins within a row
+        if flows((rows, columns), tile):  # else none of them begins within a row
             yield rows, columns
 
 
@@ -64,9 +64,14 @@ def pitch(patch: tuple[int, int]) -> int:
     return math.ceil(patch[1] / 4) * 4
 
 
+def flows(patch: tuple[int, int], tile: int) -> bool:
+    """Whether the rows of a patch that is gathered are more than fill a tile of so many pixels."""
+    return patch[0] * pitch(patch) > tile
+
+
 def gathered_count(problem: Problem, patch: tuple[int, int], tile: int) -> int:
     """How many such patches, with a tile of so many pixels for each, an image has."""
-    if patch[0] * pitch(patch) <= tile:
+    if not flows(patch, tile):
         return count(problem, patch)
     height, width = of_2d(problem.out_size)
     return math.ceil(width / patch[1]) * math.ceil(height * pitch(patch) / tile)
@@ -92,6 +97,11 @@ def _sizes(problem: Problem, pixels: int) -> Iterator[tuple[int, int]]:
 def count(problem: Problem, patch: tuple[int, int]) -> int:
     """How many patches an image has."""
     return math.prod(math.ceil(size / of_patch) for size, of_patch in zip(of_2d(problem.out_size), patch, strict=True))
+
+
+def pairs(problem: Problem, patch: tuple[int, int]) -> int:
+    """How many tiles of two such patches all images have."""
+    return math.ceil(problem.batch * count(problem, patch) / 2)
 
 
 def of_2d(axes: tuple[int, ...]) -> tuple[int, int]:

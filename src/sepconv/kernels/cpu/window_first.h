@@ -183,9 +183,12 @@ class InputRows {
     const Element* at = rows_[row] + v * kStrideW;
     const int i = column / kStrideW * kStrideW;
     const Vector first = load_lanes(at + offset(i), lanes_[i]);
-    if constexpr (kStrideW == 1) return first;
-    const Vector second = load_lanes(at + offset(i + 1), lanes_[i + 1]);
-    return column % 2 == 0 ? every_second<0>(first, second) : every_second<1>(first, second);
+    if constexpr (kStrideW == 1) {
+      return first;
+    } else {
+      const Vector second = load_lanes(at + offset(i + 1), lanes_[i + 1]);
+      return column % 2 == 0 ? every_second<0>(first, second) : every_second<1>(first, second);
+    }
   }
 
  private:

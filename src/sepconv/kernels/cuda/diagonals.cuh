@@ -40,8 +40,8 @@ class DiagonalLane {
     }
     taps_ = stages + kTapsOfStage + (warp * 8 + channel) * kKernelH * kKernelW * 2;
     bias_ = stages + kBiasOfStage + (warp * 8 + channel) * 2;
-    // A lane has two neighbouring columns of a row of the diagonal matrix: the tap in the first or the second one, or zeros.
     beside_ = stages + kTapsAt - kStagesAt + warp * kOfWarp + (lane / 8 % 2 * kPixelsBeside + 7 - lane % 8) * 16;
+    // A lane has two neighbouring columns of a row of the diagonal matrix: the tap in the first or the second one, or zeros.
     on_diagonal_ = channel / 2 != lane % 4 ? 0x4444 : channel % 2 == 0 ? 0x4410 : 0x1044;
   }
 

@@ -39,10 +39,10 @@ class Results {
     if constexpr (kResidual && !kChannelsLast && (kStaged == 0 || kGathers)) {
       const Spot spot = spot_of(tile, group_);
       const int lane = unforeseen(threadIdx.x) % 32, pixel = lane * 4, output = group_output(tile) + unforeseen(thread_) / 32 * 16;
-      const int at_pixel = spot.lead + pixel, row = spot.row + (kPatches ? at_pixel / kPatchPitch : 0);
-      const int column = spot.column + (kPatches ? at_pixel % kPatchPitch : pixel);
-      if (pixel >= kColumns || row >= kOutH || column >= kOutW) return;
-      const char* at = static_cast<const char*>(call_.residual) + index_of<kOutputs, kOutH, kOutW>(spot.image, output, row, column) * kElementBytes;
+      const Place place = place_of(spot, pixel);
+      if (pixel >= kColumns || place.row >= kOutH || place.column >= kOutW) return;
+      const long long first = index_of<kOutputs, kOutH, kOutW>(spot.image, output, place.row, place.column);
+      const char* at = static_cast<const char*>(call_.residual) + first * kElementBytes;
 #pragma unroll 1
       for (int i = 0; i < 16 && output + i < kOutputs; ++i, at += kPlane * kElementBytes) prefetch(at);
     }
@@ -276,10 +276,9 @@ class Results {
     const int lane = unforeseen(threadIdx.x) % 32, first = unforeseen(thread_) / 32 * 16, output = group_output(tile) + first;
 #pragma unroll
     for (int box = 0; box < kStaged; ++box) {
-      const int pixel = begin * 8 + box * kBoxColumnsOut + lane, in_patch = (spot.lead + pixel) % kPatchPitch;
-      const int row = spot.row + (spot.lead + pixel) / kPatchPitch, column = spot.column + in_patch;
-      if (pixel >= kPatchPixels || in_patch >= kPatchColumns || row >= kOutH || column >= kOutW) continue;
-      const long long at = index_of<kOutputs, kOutH, kOutW>(spot.image, output, row, column);
+      const Place place = place_of(spot, begin * 8 + box * kBoxColumnsOut + lane);
+      if (!place.in_patch || place.row >= kOutH || place.column >= kOutW) continue;
+      const long long at = index_of<kOutputs, kOutH, kOutW>(spot.image, output, place.row, place.column);
 #pragma unroll 1
       for (int some = 0; some < 16; some += kRowsAtOnce) {
         float results[kRowsAtOnce];

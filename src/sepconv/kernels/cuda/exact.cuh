@@ -35,9 +35,9 @@ __device__ __forceinline__ void compute_exactly(const Call& call, const Area& ar
 #pragma unroll 1
   for (int i = thread; i < area.pixels * area.outputs; i += threads) {
     const int pixel = area.first + i % area.pixels, output = area.output + i / area.pixels;
-    const int image = area.spot.image, at_pixel = area.spot.lead + pixel, row = area.spot.row + (kPatches ? at_pixel / kPatchPitch : 0);
-    const int in_patch = kPatches ? at_pixel % kPatchPitch : 0, column = area.spot.column + (kPatches ? in_patch : pixel);
-    if (kPatches && (pixel >= kPatchPixels || in_patch >= kPatchColumns || row >= kOutH || image >= call.images)) continue;
+    const auto [row, column, in_patch] = place_of(area.spot, pixel);
+    const int image = area.spot.image;
+    if (kPatches && (!in_patch || row >= kOutH || image >= call.images)) continue;
     if (column >= kOutW || output >= kOutputs) continue;
     float sum = call.pointwise_bias ? element(call.pointwise_bias, output) : 0.f;
 #pragma unroll 1

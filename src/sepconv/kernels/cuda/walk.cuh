@@ -50,6 +50,17 @@ __device__ __forceinline__ Spot spot_of(const Tile& tile, int group) {
   return {image, down * kPatchRows, column};
 }
 
+// Where a pixel lies, counted from the first one of a spot: along a row or, row after row, in a patch, if it is one of the patch.
+struct Place {
+  int row, column;
+  bool in_patch;
+};
+__device__ __forceinline__ Place place_of(const Spot& spot, int pixel) {
+  if constexpr (!kPatches) return {spot.row, spot.column + pixel, true};
+  const int at = spot.lead + pixel, column = at % kPatchPitch;
+  return {spot.row + at / kPatchPitch, spot.column + column, pixel < kPatchPixels && column < kPatchColumns};
+}
+
 // Call f(image, first output row, end) for each image of an item.
 template <typename F>
 __device__ __forceinline__ void for_images(const Item& item, F f) {
